@@ -1,0 +1,88 @@
+# Everything runs from a virtual environment that these targets make:
+#   make demo        fetch a small model, answer with a receipt, verify it, tamper with it
+#   make test        all quick tests; fetches smollm2 (93 MB) once
+#   make test-full   the rest: slow tests, and those that need gemma3-270m (240 MB)
+#   make check       style, types, import rules, sizes, the answer path, documents
+#   make audit       the tests of receipts and ktc where nothing but their three packages is installed
+#   make vectors     regenerate the committed vectors; they must not change
+#   make bench       benchmarks
+#   make clean       remove what was built; fetched models stay
+
+PYTHON ?= python3
+VENV ?= .venv
+AUDIT_VENV ?= $(VENV)-audit
+KINETIC_HOME ?= $(CURDIR)/.kinetic
+export KINETIC_HOME
+
+comma := ,
+BIN := $(VENV)/bin
+PIP := -m pip --disable-pip-version-check install --quiet
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: help demo test test-full check audit vectors bench clean
+
+help:
+	@sed -n 's/^#   make/make/p' Makefile
+
+# --- environments: made anew when pyproject.toml changes ---
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "$(PYTHON) is older than Python 3.11: name another one, as in 'make test PYTHON=python3.12'"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.base: pyproject.toml | $(BIN)/python
+	$(BIN)/python $(PIP) --editable .
+	@touch $@
+
+$(VENV)/.test: pyproject.toml | $(BIN)/python
+	$(BIN)/python $(PIP) --editable '.[test]'
+	@touch $(VENV)/.base $@
+
+$(AUDIT_VENV)/.audit: pyproject.toml
+	$(PYTHON) -m venv $(AUDIT_VENV)
+	$(AUDIT_VENV)/bin/python $(PIP) 'blake3>=1.0' 'cbor2>=6.1' 'pynacl>=1.5' pytest hypothesis
+	@touch $@
+
+# --- what people run ---
+
+demo: $(VENV)/.base
+	@tools/demo.sh $(BIN)
+
+test: $(VENV)/.test
+	@$(call fetch,smollm2,)
+	KINETIC_TEST_REQUIRE=$(if $(OFFLINE),,smollm2) $(PYTEST) -m 'not slow and not full'
+
+# Fetching gemma3-270m accepts its terms, https://ai.google.dev/gemma/terms.
+test-full: $(VENV)/.test
+	@$(call fetch,smollm2,)
+	@$(call fetch,gemma3-270m,--accept-license)
+	KINETIC_TEST_REQUIRE=$(if $(OFFLINE),,smollm2$(comma)gemma3) $(PYTEST) -m 'slow or full'
+
+# Models already there are not fetched again. OFFLINE=1 skips the tests whose model is not there.
+fetch = $(if $(OFFLINE),:,$(BIN)/kinetic pull $(1) $(2)) \
+  || { echo "make $@: $(1) could not be fetched. Without a network, 'make $@ OFFLINE=1' leaves its tests out."; exit 1; }
+
+# Every check runs, so that one run names everything that is wrong.
+check: $(VENV)/.test
+	@status=0; run() { echo "$$ $$*"; "$$@" || status=1; }; \
+	run $(BIN)/ruff check --output-format concise . ; \
+	run $(BIN)/ruff format --check . ; \
+	run $(BIN)/mypy ; \
+	run $(BIN)/lint-imports --no-logo ; \
+	for check in answer_path imports sizes docs; do run $(BIN)/python -m tools.check_$$check; done; \
+	exit $$status
+
+audit: $(AUDIT_VENV)/.audit
+	$(AUDIT_VENV)/bin/python -m pytest tests/audit
+
+vectors: $(VENV)/.test
+	$(BIN)/python -m tools.make_vectors
+
+bench: $(VENV)/.test
+	$(PYTEST) benchmarks --benchmark-only
+
+clean:
+	rm -rf $(VENV) $(AUDIT_VENV) .kinetic/kernels .kinetic/packs build dist *.egg-info
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

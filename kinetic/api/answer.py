@@ -1,0 +1,195 @@
+"""Answers: streamed in pieces of text, and finished with all that a receipt needs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from kinetic import attest, store
+from kinetic.errors import UsageError
+from kinetic.text.stream import TextStream
+from kinetic.types import Request, Sampling, Step
+
+if TYPE_CHECKING:
+    from kinetic.api.model import Model
+    from kinetic.engine import Engine
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Seconds and tokens of one completion. The prompt's time includes drawing the first token."""
+
+    prompt_tokens: int
+    prompt_seconds: float
+    decode_tokens: int
+    """Tokens after the first."""
+    decode_seconds: float
+
+    @property
+    def prompt_speed(self) -> float:
+        """Prompt tokens per second; 0 if there was no time to measure."""
+        return self.prompt_tokens / self.prompt_seconds if self.prompt_seconds else 0.0
+
+    @property
+    def decode_speed(self) -> float:
+        """Generated tokens per second; 0 if there were fewer than two."""
+        return self.decode_tokens / self.decode_seconds if self.decode_seconds else 0.0
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A finished answer: the text, the tokens it was decoded from (an end token included), and how it ended."""
+
+    text: str
+    tokens: tuple[int, ...]
+    prompt_tokens: tuple[int, ...]
+    stop_reason: str
+    """One of kinetic.types.STOP_REASONS."""
+    sampling: Sampling
+    """The settings in force, seed included: ``**dataclasses.asdict(sampling)`` asks for the same answer."""
+    stats: Stats
+    _make_receipt: Callable[[], dict[str, Any]] = field(repr=False, compare=False)
+
+    @property
+    def seed(self) -> int:
+        """The seed that was used, whether given or drawn."""
+        return self.sampling.seed
+
+    def receipt(self) -> dict[str, Any]:
+        """The unsigned receipt of this answer (RECEIPT in receipts.schema). Hashes the model's files if need be."""
+        return self._make_receipt()
+
+    def save_receipt(self, path: str | os.PathLike[str]) -> None:
+        """Write the receipt as JSON, or as CBOR if the name ends in .cbor. Raises FileProblem."""
+        attest.save(self.receipt(), Path(path))
+
+
+@dataclass(frozen=True)
+class Question:
+    """A completion's input in token ids, and what its text needs."""
+
+    request: Request
+    stop: tuple[str, ...]
+    template_time: str
+
+
+class Stream(Iterator[str]):
+    """Pieces of an answer as they come, whole characters only; ``completion`` once it has ended."""
+
+    def __init__(self, model: Model, question: Question, on_progress: store.Progress | None = None) -> None:
+        self.seed = question.request.sampling.seed
+        # The generator must not lead back to this object, or an abandoned stream would keep the model busy.
+        self._run = _Run(model, question, on_progress)
+        self._pieces = self._run.pieces()
+
+    def __next__(self) -> str:
+        return next(self._pieces)
+
+    def stop(self) -> None:
+        """End the answer after the token in hand; may be called from a signal handler or another thread."""
+        self._run.asked_to_stop = True
+
+    def close(self) -> None:
+        """End the answer now. What was produced so far becomes the completion."""
+        self._pieces.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether there is a completion: the stream ended, was stopped, or was closed after it had begun."""
+        return self._run.completion is not None
+
+    @property
+    def completion(self) -> Completion:
+        """The finished answer. Raises UsageError before the stream has ended."""
+        if self._run.completion is None:
+            raise UsageError("the answer is not finished: read the stream to its end, or close it", name="NOT_FINISHED")
+        return self._run.completion
+
+
+class _Run:
+    """One answer in the making."""
+
+    def __init__(self, model: Model, question: Question, on_progress: store.Progress | None) -> None:
+        self.model, self.question, self.on_progress = model, question, on_progress
+        self.tokens: list[int] = []
+        self.shown: list[str] = []
+        self.asked_to_stop = False
+        self.completion: Completion | None = None
+
+    def pieces(self) -> Generator[str, None, None]:
+        clock, text = _Clock(), TextStream(self.model.tokenizer, self.question.stop)
+        with self.model._held() as engine, contextlib.closing(self._steps(engine)) as steps:
+            clock.start()
+            try:
+                for step in steps:
+                    clock.tick()
+                    self.tokens.append(step.token)
+                    if piece := text.feed(step.token):
+                        self.shown.append(piece)
+                        yield piece
+                        self.model._require_open()
+                    if text.stopped is not None:
+                        break
+            except GeneratorExit:
+                self.asked_to_stop = True
+                self._finish(text, clock)
+                raise
+            if tail := self._finish(text, clock):
+                yield tail
+
+    def _steps(self, engine: Engine) -> Generator[Step, None, None]:
+        return engine.generate(self.question.request, should_stop=lambda: self.asked_to_stop)
+
+    def _finish(self, text: TextStream, clock: _Clock) -> str:
+        tail = text.finish()
+        request = self.question.request
+        self.completion = self.model._completion(
+            self.question,
+            tokens=tuple(self.tokens),
+            text="".join(self.shown) + tail,
+            stop_reason=_stop_reason(request, self.tokens, text.stopped is not None, self.asked_to_stop),
+            stats=clock.stats(len(request.prompt), len(self.tokens)),
+        )
+        return tail
+
+
+class _Clock:
+    """Times of the start, the first and the last token."""
+
+    def __init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        self._start = self._first = self._last = time.perf_counter()
+        self._ticked = False
+
+    def tick(self) -> None:
+        self._last = time.perf_counter()
+        if not self._ticked:
+            self._first, self._ticked = self._last, True
+
+    def stats(self, prompt_tokens: int, tokens: int) -> Stats:
+        return Stats(prompt_tokens, self._first - self._start, max(tokens - 1, 0), self._last - self._first)
+
+
+def _stop_reason(request: Request, tokens: Sequence[int], stopped: bool, asked: bool) -> str:
+    """Why a completion ended; where several reasons fit, the first in the order of STOP_REASONS."""
+    if tokens and tokens[-1] in request.end_tokens:
+        return "end"
+    if stopped:
+        return "stop"
+    if len(tokens) == request.max_tokens:
+        return "length"
+    return "interrupt" if asked else "context"

@@ -1,0 +1,247 @@
+"""A model that answers: the place where text, engine and attest meet."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+from kinetic import attest, loader, sampling, store
+from kinetic.api.answer import Completion, Question, Stats, Stream
+from kinetic.api.options import Message, Options, as_messages, settings, stop_strings
+from kinetic.engine import Engine
+from kinetic.errors import ContextOverflow, KineticError, UsageError
+from kinetic.text import load_template, load_tokenizer
+from kinetic.types import ModelIdentity, Request, Step
+
+BACKENDS = {"cpu": "cpu", "reference": "reference"}
+"""Device names to backends. ``reference`` is the slow definition of every bit."""
+
+
+class Model:
+    """A model file, ready to answer. One answer at a time; threads take turns.
+
+    ``model`` is a path, a name from ``kinetic models``, or a pulled file's
+    name. ``threads`` 0 is one per core, ``context`` 0 is the model's own.
+    Raises FileProblem, MalformedGguf, UnsupportedModel or OutOfMemory.
+    """
+
+    def __init__(
+        self, model: str | os.PathLike[str], *, device: str = "cpu", threads: int = 0, context: int = 0
+    ) -> None:
+        if device not in BACKENDS:
+            raise UsageError(f"there is no device {device}: this build has {', '.join(BACKENDS)}", name="NO_DEVICE")
+        if threads < 0 or context < 0:
+            raise UsageError("threads and context must be 0 (automatic) or more", name="BAD_ARGUMENTS")
+        self.path = store.resolve(model)
+        self.device = device
+        self._loaded = loader.open_model_file(self.path)
+        metadata = self._loaded.gguf.metadata
+        self.tokenizer = load_tokenizer(metadata)
+        self._template = load_template(metadata, self.tokenizer)
+        self._engine = Engine(
+            self._loaded.gguf,
+            self._loaded.weights,
+            backend=BACKENDS[device],
+            threads=threads,
+            context=context,
+            progress=progress,
+        )
+        self._turn, self._hashing = threading.Lock(), threading.Lock()
+        self._identity: ModelIdentity | None = None
+        self._holder = 0
+        self._closed = False
+
+    # --- asking ---
+
+    def generate(self, prompt: str | Sequence[Message], **options: Unpack[Options]) -> Completion:
+        """The whole answer to a text or to a conversation.
+
+        A text becomes the user's message where the model has a chat template,
+        unless ``raw`` is set; elsewhere it is completed as it is. Raises
+        ContextOverflow before anything runs, UsageError, TemplateError or NonFinite.
+        """
+        with self.stream(prompt, **options) as stream:
+            for _ in stream:
+                pass
+        return stream.completion
+
+    def chat(self, messages: Sequence[Message], **options: Unpack[Options]) -> Completion:
+        """The assistant's next message in a conversation; the model must have a chat template."""
+        return self.generate(messages, **options)
+
+    def stream(
+        self,
+        prompt: str | Sequence[Message],
+        *,
+        on_progress: store.Progress | None = None,
+        **options: Unpack[Options],
+    ) -> Stream:
+        """As ``generate``, piece by piece. ``on_progress`` is told (prompt tokens done, in all)."""
+        return Stream(self, self._question(prompt, options), on_progress)
+
+    def _question(self, prompt: str | Sequence[Message], options: Options) -> Question:
+        ids, template_time = self._encode(prompt, options)
+        if len(ids) >= self.context:
+            raise ContextOverflow(
+                f"the prompt has {len(ids)} tokens and leaves no room in a context of {self.context}:"
+                " shorten it or raise --ctx-size",
+                name="PROMPT_TOO_LONG",
+            )
+        max_tokens = options.get("max_tokens", -1)
+        if not -2 <= max_tokens < 2**31:
+            raise UsageError(f"max_tokens is {max_tokens}, but must be from -2 to 2^31 - 1", name="BAD_MAX_TOKENS")
+        return Question(
+            Request(
+                prompt=tuple(ids),
+                sampling=sampling.validate(settings(options), self.tokenizer.vocab_size),
+                max_tokens=max(max_tokens, -1),
+                end_tokens=frozenset() if max_tokens == -2 else self.tokenizer.end_tokens,
+                completion_index=options.get("completion_index", 0),
+            ),
+            stop=stop_strings(options.get("stop", ())),
+            template_time=template_time,
+        )
+
+    def _encode(self, prompt: str | Sequence[Message], options: Options) -> tuple[list[int], str]:
+        """Token ids of the prompt, and the clock value that its template asked for."""
+        if isinstance(prompt, str) and (options.get("raw") or not self.has_template):
+            if options.get("system"):
+                raise UsageError("a raw prompt has no system message", name="NO_TEMPLATE")
+            special = options.get("parse_special", False)
+            ids, used = self.tokenizer.encode(prompt, add_special=True, parse_special=special), ""
+        else:
+            ids, used = self._render(prompt, options)
+        if not ids:
+            raise UsageError("the prompt is empty", name="EMPTY_PROMPT")
+        return ids, used
+
+    def _render(self, prompt: str | Sequence[Message], options: Options) -> tuple[list[int], str]:
+        if self._template is None:
+            raise UsageError("this model has no chat template: give it a text to complete", name="NO_TEMPLATE")
+        # The time is chosen out here, so that what renders a template knows no clock of its own.
+        now = options.get("template_time") or datetime.now().isoformat(timespec="seconds")
+        rendered = self._template.render(as_messages(prompt, options.get("system", "")), clock=now)
+        if options.get("parse_special"):
+            ids = self.tokenizer.encode(rendered.text, add_special=False, parse_special=True)
+        else:
+            text, guard = rendered.text_with_guard, rendered.guard
+            ids = self.tokenizer.encode(text, add_special=False, parse_special=True, guard=guard)
+        if self.tokenizer.add_bos and self.tokenizer.bos is not None and ids[:1] != [self.tokenizer.bos]:
+            ids = [self.tokenizer.bos, *ids]  # exactly one, whether or not the template writes it
+        return ids, rendered.clock_used or ""
+
+    def replay(self, record: Mapping[str, Any]) -> Iterator[Step]:
+        """For each output position of a receipt, the token that this model draws there, given what stands before."""
+        request, output = attest.question_of(record), record["output"]["tokens"]
+        with self._held() as engine, contextlib.closing(engine.replay(request, output)) as steps:
+            yield from steps
+
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[Engine]:
+        """The engine, for one answer at a time."""
+        if self._is_mine():
+            raise UsageError("this model is in the middle of an answer: finish or close that stream", name="BUSY")
+        with self._turn:
+            self._require_open()
+            self._holder = threading.get_ident()
+            try:
+                yield self._engine
+            finally:
+                self._holder = 0
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise UsageError("this model is closed", name="CLOSED")
+
+    def _completion(
+        self, question: Question, *, tokens: tuple[int, ...], text: str, stop_reason: str, stats: Stats
+    ) -> Completion:
+        engine, finished = self._engine.identity, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+        def make_receipt() -> dict[str, Any]:
+            return attest.make_receipt(
+                attest.Attested(
+                    identity=self.identity,
+                    request=question.request,
+                    output=tokens,
+                    text=text,
+                    stop_reason=stop_reason,
+                    stop_strings=question.stop,
+                    context=self.context,
+                    template_time=question.template_time,
+                    engine_id=engine.engine_id,
+                    device_class=engine.device_class,
+                    device_name=engine.device_name,
+                    time=finished,
+                )
+            )
+
+        return Completion(
+            text=text,
+            tokens=tokens,
+            prompt_tokens=question.request.prompt,
+            stop_reason=stop_reason,
+            sampling=question.request.sampling,
+            stats=stats,
+            _make_receipt=make_receipt,
+        )
+
+    # --- about the model ---
+
+    @property
+    def identity(self) -> ModelIdentity:
+        """Architecture, and the files with their sizes and digests. The first call may hash the files."""
+        with self._hashing:
+            if self._identity is None:
+                self._identity = self._loaded.identity()
+            return self._identity
+
+    def hash_ahead(self) -> None:
+        """Hash the model's files beside what comes next, so that a receipt needn't wait for it."""
+        threading.Thread(target=self._hash_quietly, daemon=True).start()
+
+    def _hash_quietly(self) -> None:
+        with contextlib.suppress(KineticError):  # whoever asks for the identity gets the error
+            _ = self.identity
+
+    @property
+    def has_template(self) -> bool:
+        """Whether the model brings a chat template, so that a text becomes a message by default."""
+        return self._template is not None
+
+    @property
+    def context(self) -> int:
+        """The most tokens that prompt and answer may have together."""
+        return self._engine.context
+
+    @property
+    def device_name(self) -> str:
+        """What computes, in words."""
+        return self._engine.identity.device_name
+
+    def close(self) -> None:
+        """Give up the file and its memory. Waits for an answer that another thread is being given."""
+        self._closed = True
+        with contextlib.nullcontext() if self._is_mine() else self._turn:
+            self._engine.close()
+            self._loaded.close()
+
+    def _is_mine(self) -> bool:
+        """Whether a stream of this very thread, suspended between two pieces, has the turn."""
+        return self._holder == threading.get_ident()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def open_model(model: str | os.PathLike[str], *, device: str = "cpu", threads: int = 0, context: int = 0) -> Model:
+    """``Model(...)`` under the name that other layers use."""
+    return Model(model, device=device, threads=threads, context=context)

@@ -1,0 +1,101 @@
+"""Rerun a receipt on this machine: find the model by its hashes, hash it again, replay, judge."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from kinetic import loader, store
+from kinetic.api.model import Model
+from kinetic.errors import FileProblem, KineticError, Malformed
+from kinetic.types import PROFILE, ModelFile, Step
+from ktc.errors import KtcError, Unverifiable
+from receipts import encode, sign, verify
+from receipts.schema import Record
+
+FEATURES: frozenset[str] = frozenset()
+"""What this engine reruns beyond plain decoding with a float16 cache (receipts.features)."""
+
+
+def verify_receipt(
+    receipt: str | os.PathLike[str] | bytes,
+    model: str | os.PathLike[str] | None = None,
+    *,
+    device: str = "cpu",
+    threads: int = 0,
+    on_hash: store.Progress | None = None,
+    on_token: store.Progress | None = None,
+) -> verify.Verdict:
+    """The verdict on one receipt file, or on its bytes; every refusal is a verdict too.
+
+    Without ``model`` the file is looked for by the receipt's digests, never by
+    a name in the receipt. It is hashed again in any case. ``on_hash`` is told
+    bytes, ``on_token`` output tokens: (done, in all).
+    """
+    try:
+        record, signatures = encode.read_receipt(receipt)
+        sign.check_signatures(record, signatures)
+        path = _find(record, model)
+        files = _hash_again(record, path, on_hash)
+        with _open(path, device, threads) as opened:
+            return verify.verify(record, _Replayer(opened, files), progress=on_token)
+    except KtcError as error:
+        return verify.verdict_of(error)
+
+
+def _find(record: Record, model: str | os.PathLike[str] | None) -> Path:
+    if model is not None:
+        try:
+            return store.resolve(model)
+        except FileProblem as error:
+            raise Unverifiable(str(error), name="MODEL_MISSING") from error
+    first = record["model"]["files"][0]
+    path = store.find_by_digest(store.Digests(first["size"], first["blake3"], first["sha256"]))
+    if path is None:
+        message = f"no file here has the hashes of its model, {first['name']}: pull it, or name it with --model"
+        raise Unverifiable(message, name="MODEL_MISSING")
+    return path
+
+
+def _hash_again(record: Record, path: Path, on_hash: store.Progress | None) -> tuple[ModelFile, ...]:
+    """The files' digests, computed now; Unverifiable, before a model is loaded, if they aren't the receipt's."""
+    try:
+        with loader.open_model_file(path) as loaded:
+            files = loaded.identity(rehash=True, progress=on_hash).files
+    except (FileProblem, Malformed) as error:
+        raise Unverifiable(str(error), name="MODEL") from error
+    claimed = [(file["size"], file["blake3"], file["sha256"]) for file in record["model"]["files"]]
+    if claimed != [(file.size, file.blake3, file.sha256) for file in files]:
+        raise Unverifiable(f"{path} is not the file that the receipt names: its hashes differ", name="MODEL")
+    return files
+
+
+def _open(path: Path, device: str, threads: int) -> Model:
+    try:
+        return Model(path, device=device, threads=threads)
+    except Malformed as error:
+        raise Unverifiable(f"this build cannot run the model: {error}", name=error.name) from error
+
+
+class _Replayer:
+    """A model as ``receipts.verify`` wants to see it."""
+
+    profile = PROFILE
+    features = FEATURES
+
+    def __init__(self, model: Model, files: Sequence[ModelFile]) -> None:
+        self._model = model
+        self.files = files
+        self.architecture = model.identity.architecture
+        self.vocab_size = model.tokenizer.vocab_size
+        self.end_tokens = model.tokenizer.end_tokens
+
+    def replay(self, record: Record) -> Iterator[Step]:
+        try:
+            yield from self._model.replay(record)
+        except KineticError as error:
+            raise Unverifiable(f"the rerun failed: {error}", name=error.name) from error
+
+    def decode(self, tokens: Sequence[int]) -> bytes:
+        return b"".join(self._model.tokenizer.piece(token) for token in tokens)

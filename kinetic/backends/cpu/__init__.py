@@ -1,0 +1,37 @@
+"""The CPU backend: Numba and LLVM kernels, bit-equal to ``reference``. Importing it does not import Numba."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kinetic.backends.base import Attention, Forward
+from kinetic.backends.cpu import native, target
+from kinetic.backends.cpu.native import Kernels
+from kinetic.backends.cpu.program import CpuProgram, trace
+from kinetic.backends.cpu.system import available_cores, processor_name
+from kinetic.errors import UsageError
+
+MAX_THREADS = 256
+
+
+class CpuBackend:
+    device_class = "cpu"
+
+    def __init__(self, threads: int) -> None:
+        if not 0 <= threads <= MAX_THREADS:
+            raise UsageError(f"{threads} threads; choose 1 to {MAX_THREADS}, or 0 for as many as there are cores")
+        self.threads = threads or available_cores()
+        self.isa = target.choose()
+        self.engine_id = f"cpu:{native.engine_digest(self.isa)}"
+        self.device_name = processor_name()
+
+    def load(
+        self, forward: Forward, layers: Sequence[Attention], progress: Callable[[str], None] | None = None
+    ) -> CpuProgram:
+        nodes = trace(forward)
+        types = {node["weight"].ggml_type for node in nodes if node.op == "linear"}
+        return CpuProgram(Kernels(self.isa, types, progress), nodes, layers, self.threads)
+
+
+def open_backend(*, threads: int = 0) -> CpuBackend:
+    return CpuBackend(threads)

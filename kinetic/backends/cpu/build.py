@@ -1,0 +1,98 @@
+"""Compiles units of kernels to object files. Runs in a process of its own, so that the engine never imports Numba.
+
+    python -m kinetic.backends.cpu.build ISA FOLDER UNIT...
+
+A unit is 'core' (interpreter and row kernels) or a ggml type id (one format's
+tile and packing kernels). Each becomes FOLDER/UNIT.o, written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+
+from kinetic.backends.cpu import attention, control, rows, tiles
+from kinetic.backends.cpu.target import machine
+from kinetic.formats import by_type
+
+PACK_SIGNATURE = "void(int64, int64, int64, int64, int64, int64, int64)"
+
+
+def core_unit(isa: str) -> llvm.ModuleRef:
+    from kinetic.backends.cpu import core
+
+    module = emitted("vector", lambda m: (rows.emit(m), attention.emit(m), control.emit(m)))
+    for name, (function, result) in core.KERNELS.items():
+        module.link_in(numba_module(function, name, result))
+    return module
+
+
+def format_unit(type_id: int, isa: str) -> llvm.ModuleRef:
+    from kinetic.backends.cpu import packing
+
+    fmt = by_type(type_id, "?")
+    module = emitted(fmt.NAME, lambda m: tiles.emit(m, fmt, isa))
+    pack = packing.make_pack(fmt)
+    pack.compile(PACK_SIGNATURE)
+    module.link_in(numba_module(pack, f"pack_{fmt.NAME.lower()}", "v"))
+    return module
+
+
+def emitted(name: str, emit: Callable[[ir.Module], Any]) -> llvm.ModuleRef:
+    module = ir.Module(name)
+    module.triple = llvm.get_process_triple()
+    emit(module)
+    return llvm.parse_assembly(str(module))
+
+
+def numba_module(function: Any, export: str, result: str) -> llvm.ModuleRef:
+    """The LLVM module of a compiled Numba function, with a C function ``export`` around it and all else internal.
+
+    Numba's own convention is ``i32 f(result *, error **, arguments)``; these kernels raise nothing.
+    """
+    (signature,) = function.signatures
+    text = function.inspect_llvm(signature)
+    native = function.overloads[signature].fndesc.llvm_func_name
+    quoted = f'"{native}"' if f'@"{native}"' in text else native
+    parameters = ", ".join(f"i64 %a{n}" for n in range(len(signature)))
+    returns, last = ("i64", "ret i64 %value") if result == "a" else ("void", "ret void")
+    slot = "i64" if result == "a" else "ptr"
+    text += (
+        f"\ndefine {returns} @{export}({parameters}) {{\n  %ret = alloca {slot}\n  %info = alloca ptr\n"
+        f"  %status = call i32 @{quoted}(ptr %ret, ptr %info, {parameters})\n"
+        f"  %value = load {slot}, ptr %ret\n  {last}\n}}\n"
+    )
+    module = llvm.parse_assembly(text)
+    for made in module.functions:
+        if not made.is_declaration and made.name != export:
+            made.linkage = "internal"
+    return module
+
+
+def compile_unit(unit: str, isa: str) -> bytes:
+    module = core_unit(isa) if unit == "core" else format_unit(int(unit), isa)
+    module.verify()
+    target = machine(isa)
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    options.loop_unrolling = False
+    llvm.create_pass_builder(target, options).getModulePassManager().run(module, llvm.create_pass_builder(target, options))
+    return bytes(target.emit_object(module))
+
+
+def main(argv: list[str]) -> int:
+    isa, folder = argv[0], Path(argv[1])
+    for unit in argv[2:]:
+        temporary = folder / f"{unit}.{os.getpid()}.tmp"
+        temporary.write_bytes(compile_unit(unit, isa))
+        temporary.replace(folder / f"{unit}.o")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

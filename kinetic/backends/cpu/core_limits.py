@@ -1,0 +1,18 @@
+"""How much scratch memory a thread needs. Mirrors the offsets in ``core``, without importing the compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kinetic.backends.base import Attention
+from kinetic.backends.cpu.graph import Node
+from kinetic.backends.cpu.memory import round_up
+
+FIXED = 32 * 1024
+"""Four tiles, or the scores and sums of 16 query rows (core.ROWS_AT and below)."""
+
+
+def scratch_bytes(layers: Sequence[Attention], nodes: Sequence[Node]) -> int:
+    attention = max((3 * 16 * round_up(spec.head_dim, 16) * 4 for spec in layers), default=0)
+    row = max(4 * round_up(node.width, 16) for node in nodes if node.op != "linear" or node.uses)
+    return round_up(FIXED + max(attention, row) + 4096, 4096)

@@ -1,0 +1,67 @@
+"""A forward pass as a graph: ``GraphOps`` offers ``base.Ops`` and writes down what it is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from kinetic.backends.base import Attention, Rope, Weight
+
+ALL_ROWS, OUTPUT_ROWS = 0, 1
+
+
+@dataclass(eq=False)
+class Node:
+    """One activation, float32 [rows, width]. ``uses`` are the nodes that read it."""
+
+    op: str
+    width: int
+    inputs: tuple[Node, ...] = ()
+    rows: int = ALL_ROWS
+    values: dict[str, Any] = field(default_factory=dict)
+    uses: list[Node] = field(default_factory=list)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+
+class GraphOps:
+    """Each method appends one node; nothing is computed."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+
+    def _node(self, op: str, width: int, *inputs: Node, **values: Any) -> Node:
+        rows = inputs[0].rows if inputs else ALL_ROWS
+        node = Node(op, width, inputs, OUTPUT_ROWS if op == "outputs" else rows, values)
+        for source in inputs:
+            source.uses.append(node)
+        self.nodes.append(node)
+        return node
+
+    def embed(self, table: Weight) -> Node:
+        return self._node("embed", table.shape[1], table=table)
+
+    def scale(self, x: Node, factor: float) -> Node:
+        return self._node("scale", x.width, x, factor=factor)
+
+    def rms_norm(self, x: Node, weight: Weight, eps: float) -> Node:
+        return self._node("norm", x.width, x, weight=weight, eps=eps)
+
+    def linear(self, x: Node, weight: Weight, bias: Weight | None = None) -> Node:
+        return self._node("linear", weight.shape[0], x, weight=weight, bias=bias)
+
+    def add(self, x: Node, y: Node) -> Node:
+        return self._node("add", x.width, x, y)
+
+    def gated(self, gate: Node, up: Node, activation: str) -> Node:
+        return self._node("gated", gate.width, gate, up, activation=activation)
+
+    def rope(self, x: Node, rope: Rope, head_dim: int) -> Node:
+        return self._node("rope", x.width, x, rope=rope, head_dim=head_dim)
+
+    def attend(self, q: Node, k: Node, v: Node, spec: Attention) -> Node:
+        return self._node("attend", q.width, q, k, v, spec=spec)
+
+    def outputs(self, x: Node) -> Node:
+        return self._node("outputs", x.width, x)

@@ -1,0 +1,164 @@
+"""Finds, builds and loads the compiled kernels. A warm start loads object files and never imports Numba.
+
+The cache folder is named by a digest of every kernel source, the compiler's
+versions and the processor's features, so nothing stale can be loaded. That
+digest is the engine id which a receipt records.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from pathlib import Path
+
+import blake3
+import llvmlite.binding as llvm
+
+from kinetic import backends, formats
+from kinetic.backends.cpu import target
+from kinetic.backends.cpu.tiles import tile_name
+from kinetic.errors import KineticError
+from kinetic.formats import Format, by_type
+from kinetic.types import PROFILE
+
+CACHE_ENVIRONMENT = "KINETIC_KERNELS"
+"""Folder for compiled kernels; set by the program from the user's state folder."""
+
+_lock = threading.Lock()
+
+
+KERNEL_SOURCES = "attention build control core dots emitted functions ir layout packing rows tape target tiles".split()
+"""Modules of this package that end up in object files. ``test_native`` checks that none is forgotten."""
+
+
+@lru_cache(maxsize=8)
+def kernel_digest(isa: str) -> str:
+    """BLAKE3 of all that can change a compiled kernel: the name of its cache folder."""
+    here = Path(backends.__file__).parent
+    sources = [here / "cpu" / f"{name}.py" for name in KERNEL_SOURCES]
+    sources += [here / "base.py", here / "reference" / "functions.py", here / "reference" / "quantise.py"]
+    sources += sorted(Path(formats.__file__).parent.glob("*.py"))
+    versions = [importlib.metadata.version(name) for name in ("numba", "llvmlite")]
+    facts = (isa, *versions, sys.platform, platform.machine(), platform.python_version(), *target.processor(isa))
+    return _digest(sources, facts)
+
+
+@lru_cache(maxsize=8)
+def engine_digest(isa: str) -> str:
+    """BLAKE3 of the kernels and of everything else that computes an answer on this backend."""
+    package = Path(backends.__file__).parents[1]
+    folders = ("backends", "backends/cpu", "layers", "models", "formats")
+    sources = [path for folder in folders for path in sorted((package / folder).glob("*.py"))]
+    return _digest([*sources, package / "sampling.py", package / "rng.py"], (PROFILE, kernel_digest(isa)))
+
+
+def _digest(sources: Iterable[Path], facts: Iterable[str]) -> str:
+    hasher = blake3.blake3()
+    for source in sources:
+        hasher.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
+    hasher.update("\0".join(facts).encode())
+    return str(hasher.hexdigest())
+
+
+def cache_folder(isa: str) -> Path:
+    """Where this digest's object files lie. A temporary folder if the cache can't be written."""
+    base = os.environ.get(CACHE_ENVIRONMENT)
+    root = Path(base) if base else Path.home() / ".cache" / "kinetic" / "kernels"
+    folder = root / kernel_digest(isa)[:32]
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if os.access(folder, os.W_OK):
+            return folder
+    except OSError:
+        pass
+    return _temporary_folder(kernel_digest(isa)[:32])
+
+
+@lru_cache(maxsize=8)
+def _temporary_folder(name: str) -> Path:
+    return Path(tempfile.mkdtemp(prefix=f"kinetic-{name[:8]}-"))
+
+
+class Kernels:
+    """The kernels for an instruction set and some formats, as callable C functions and tile addresses."""
+
+    def __init__(self, isa: str, types: Iterable[int], progress: Callable[[str], None] | None = None) -> None:
+        self.isa = isa
+        folder = cache_folder(isa)
+        units = ["core", *(str(t) for t in sorted(types))]
+        with _lock:
+            build_missing(folder, isa, [u for u in units if not (folder / f"{u}.o").is_file()], progress)
+            self._engine = _load(folder, isa, units)
+        self.start = self._function("start", 1)
+        self.run_tape = self._function("run_tape", 3)
+        self.work = self._function("work", 4)
+        self.candidates = self._function("candidates", 7)
+        self.exp_row = self._function("exp_row", 3)
+
+    def _function(self, name: str, arity: int) -> Callable[..., None]:
+        address = self.address(name)
+        return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * arity)(address)
+
+    def address(self, name: str) -> int:
+        address = int(self._engine.get_function_address(name))
+        if not address:
+            raise KineticError(f"kernel '{name}' is missing from the compiled cache; delete it and run again")
+        return address
+
+    def tile(self, fmt: Format, single: bool) -> int:
+        return self.address(tile_name(fmt, single))
+
+    def pack(self, fmt: Format) -> Callable[..., None]:
+        return self._function(f"pack_{fmt.NAME.lower()}", 7)
+
+
+def _load(folder: Path, isa: str, units: list[str]) -> llvm.ExecutionEngine:
+    target.initialise()
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target.machine(isa))
+    for unit in units:
+        engine.add_object_file(llvm.ObjectFileRef.from_path(str(folder / f"{unit}.o")))
+    engine.finalize_object()
+    return engine
+
+
+def build_missing(folder: Path, isa: str, units: list[str], progress: Callable[[str], None] | None) -> None:
+    """Compile units in processes beside each other: the interpreter in one, all formats in another."""
+    if not units:
+        return
+    names = [u if u == "core" else by_type(int(u), "?").NAME for u in units]
+    if progress:
+        progress(f"compiling kernels for this processor ({isa}: {', '.join(names)}); this happens once")
+    jobs = [job for job in (["core"] if "core" in units else [], [u for u in units if u != "core"]) if job]
+    running = [_start(folder, isa, job) for job in jobs]
+    for process in running:
+        _, errors = process.communicate()
+        if process.returncode != 0:
+            raise KineticError(
+                f"compiling the kernels failed (exit {process.returncode}): {_last_line(errors)}", name="COMPILE_FAILED"
+            )
+
+
+def _start(folder: Path, isa: str, units: list[str]) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "kinetic.backends.cpu.build", isa, str(folder), *units]
+    # What Numba itself makes is thrown away, so it need not optimise.
+    environment = os.environ | {"NUMBA_OPT": "0", "NUMBA_DISABLE_JIT": "0", "PYTHONPATH": _python_path()}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def _python_path() -> str:
+    """The folder this package was imported from comes first, installed or not."""
+    here = str(Path(backends.__file__).parents[2])
+    return os.pathsep.join(p for p in (here, os.environ.get("PYTHONPATH", "")) if p)
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else "no message"

@@ -1,0 +1,377 @@
+"""Turns a graph into a tape: picks fused instructions, reuses buffers, and puts a barrier only where one is needed.
+
+Fusing never changes a bit: a fused instruction does the operations of its
+parts in their order, it only skips the trip through memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinetic.backends.base import BLOCK, Attention, Rope
+from kinetic.backends.cpu import tape
+from kinetic.backends.cpu.functions import RECORD
+from kinetic.backends.cpu.graph import Node
+from kinetic.backends.cpu.layout import GROUP
+from kinetic.backends.cpu.memory import address, allocate, round_up
+from kinetic.backends.cpu.native import Kernels
+from kinetic.backends.cpu.pages import PageLayout
+from kinetic.backends.cpu.weights import Packed, WeightStore
+from kinetic.errors import KineticError
+from kinetic.formats import by_type
+
+ACTIVATION_CODES = {"silu": 0, "gelu": 1}
+
+Partition = tuple[object, ...] | None
+"""How an instruction divides a buffer among threads. Equal partitions give every thread the same part,
+so one may follow the other without a barrier. None: any thread may touch any part."""
+
+
+@dataclass(eq=False)
+class Buffer:
+    """Memory of one activation for ``capacity`` rows. ``stride`` is the bytes of a row, 0 for records."""
+
+    data: NDArray[np.uint8]
+    stride: int = 0
+
+    @property
+    def address(self) -> int:
+        return address(self.data)
+
+
+@dataclass
+class Tape:
+    """What ``program`` needs to run a forward pass."""
+
+    code: NDArray[np.int64]
+    embed: Node
+    embedded: Buffer
+    logits: Buffer
+    vocab_size: int
+    output_rows: NDArray[np.int64]
+    ropes: list[tuple[Rope, int]]
+    """Each rotation and the program slot of its table."""
+    groups: list[tuple[int, int]]
+    """Query heads that share a key head, and the program slot of the blocks made for that number."""
+    keep: list[object] = field(default_factory=list)
+
+
+class Planner:
+    """Emits instructions node by node. ``capacity`` is the most rows of one run."""
+
+    def __init__(self, kernels: Kernels, store: WeightStore, pages: PageLayout, capacity: int) -> None:
+        self._kernels, self._store, self._pages, self._capacity = kernels, store, pages, capacity
+        self._code: list[list[int]] = []
+        self._reads: dict[Buffer, set[Partition]] = {}
+        self._writes: dict[Buffer, set[Partition]] = {}
+        self._buffers: dict[Node, Buffer] = {}
+        self._records: dict[Node, Buffer] = {}
+        self._pending: dict[Node, int] = {}
+        self._free: dict[int, list[Buffer]] = {}
+        self._all: list[Buffer] = []
+        self._constants: dict[float, NDArray[np.float32]] = {}
+        self._cache = Buffer(np.zeros(0, np.uint8))
+        self._ropes: dict[Rope, int] = {}
+        self._groups: dict[int, int] = {}
+        self._slots = tape.FIRST_FREE
+        self._rows = allocate(8 * capacity).view(np.int64)
+
+    def plan(self, nodes: Sequence[Node]) -> Tape:
+        """Nodes in the order they were made; the last one is the logits."""
+        self._pending = {node: len(node.uses) for node in nodes}
+        fused = _fused(nodes)
+        embed = next(node for node in nodes if node.op == "embed")
+        embedded = self._buffers[embed] = self._float_buffer(embed)
+        for node in nodes[1:]:
+            if node not in fused:
+                getattr(self, f"_{node.op}")(node)
+        code = np.array(self._code, np.int64)
+        return Tape(
+            code=code,
+            embed=embed,
+            embedded=embedded,
+            logits=self._buffers[nodes[-1]],
+            vocab_size=nodes[-1].width,
+            output_rows=self._rows,
+            ropes=list(self._ropes.items()),
+            groups=list(self._groups.items()),
+            keep=[self._constants, self._store, self._all],
+        )
+
+    # ---- instructions, barriers, buffers
+
+    def _emit(
+        self,
+        op: int,
+        node: Node,
+        words: Sequence[int],
+        reads: Sequence[tuple[Buffer, Partition]],
+        writes: Sequence[tuple[Buffer, Partition]],
+    ) -> None:
+        if _clash(self._writes, [*reads, *writes]) or _clash(self._reads, writes):
+            self._code.append([tape.BARRIER] + [0] * (tape.WORDS - 1))
+            self._reads, self._writes = {}, {}
+        for seen, touched in ((self._reads, reads), (self._writes, writes)):
+            for buffer, partition in touched:
+                seen.setdefault(buffer, set()).add(partition)
+        if len(words) + 2 > tape.WORDS:
+            raise KineticError(f"instruction {tape.NAMES[op]} has too many fields")
+        self._code.append([op, node.rows, *words] + [0] * (tape.WORDS - 2 - len(words)))
+
+    def _buffer(self, size: int, stride: int) -> Buffer:
+        free = self._free.get(size)
+        if free:
+            buffer = free.pop()
+            buffer.stride = stride
+            return buffer
+        self._all.append(Buffer(allocate(size), stride))
+        return self._all[-1]
+
+    def _float_buffer(self, node: Node) -> Buffer:
+        stride = 4 * round_up(node.width, GROUP)
+        if stride % 1024 == 0:  # rows a power of two apart would share cache sets
+            stride += 64
+        return self._buffer(stride * self._capacity, stride)
+
+    def _record_buffer(self, width: int) -> Buffer:
+        return self._buffer(width // BLOCK * RECORD * self._capacity, 0)
+
+    def _done_with(self, *nodes: Node) -> None:
+        """One use of each node is over; after the last its buffers may be used again."""
+        for node in nodes:
+            self._pending[node] -= 1
+            if self._pending[node] == 0:
+                for held in (self._buffers.pop(node, None), self._records.pop(node, None)):
+                    if held is not None:
+                        self._free.setdefault(len(held.data), []).append(held)
+
+    def _take_over(self, source: Node) -> Buffer | None:
+        """The buffer of ``source`` for the node that reads it now, if nothing else will."""
+        return self._buffers.pop(source) if self._pending[source] == 1 else None
+
+    def _constant(self, value: float) -> int:
+        """Address of a float32 constant."""
+        if value not in self._constants:
+            self._constants[value] = np.array([value], np.float32)
+        return address(self._constants[value])
+
+    def _slot(self, table: dict, key: object, words: int) -> int:  # type: ignore[type-arg]
+        if key not in table:
+            table[key] = self._slots
+            self._slots += words
+        slot: int = table[key]
+        return slot
+
+    # ---- activations as records
+
+    def _records_of(self, node: Node) -> Buffer:
+        """The quantised form of ``node``, made on first need."""
+        if node in self._records:
+            return self._records[node]
+        if node.op == "gated" and node not in self._buffers:
+            self._emit_gated(node)
+            return self._records[node]
+        source, weight, eps = node, 0, 0.0
+        if node.op == "norm" and node not in self._buffers:
+            source, weight, eps = node.inputs[0], self._store.vector(node["weight"]), node["eps"]
+        x = self._buffers[source]
+        out = self._records[node] = self._record_buffer(node.width)
+        words = [x.address, x.stride, weight, node.width, out.address, node.width // BLOCK, self._constant(eps)]
+        rows = ("rows", node.rows)
+        self._emit(tape.NORM_QUANTISE, node, words, [(x, rows)], [(out, rows)])
+        if source is not node:
+            self._done_with(source)
+        return out
+
+    def _emit_gated(self, node: Node) -> None:
+        gate, up = (self._store.packed(side["weight"]) for side in node.inputs)
+        source = node.inputs[0].inputs[0]
+        x = self._records_of(source)
+        out = self._records[node] = self._record_buffer(node.width)
+        words = [*self._tiles(gate), *self._tiles(up), address(gate.data), gate.group_bytes]
+        words += [address(up.data), up.group_bytes, node.width // BLOCK, gate.width // BLOCK]
+        words += [x.address, out.address, ACTIVATION_CODES[node["activation"]]]
+        self._emit(tape.GATED, node, words, [(x, None)], [(out, ("columns", node.width // BLOCK))])
+        self._done_with(source, source)
+
+    def _tiles(self, packed: Packed) -> list[int]:
+        return [self._kernels.tile(packed.fmt, True), self._kernels.tile(packed.fmt, False)]
+
+    # ---- one method for each operation
+
+    def _scale(self, node: Node) -> None:
+        x = self._buffers[node.inputs[0]]
+        out = self._take_over(node.inputs[0]) or self._float_buffer(node)
+        rows = ("rows", node.rows)
+        words = [x.address, out.address, x.stride, node.width, self._constant(node["factor"])]
+        self._emit(tape.SCALE, node, words, [(x, rows)], [(out, rows)])
+        self._finish(node, out)
+
+    def _norm(self, node: Node, residual: Node | None = None, owner: Node | None = None) -> None:
+        """A norm whose float form is needed; with ``residual`` added when ``owner`` is the sum of both."""
+        source = node.inputs[0]
+        if residual is None and _only_quantised(node):
+            return  # made as records when first read
+        x = self._buffers[source]
+        width = node["weight"].shape[0]
+        target = owner or node
+        out = self._take_over(residual) if residual else None
+        extra = self._buffers.get(residual, out) if residual else None
+        out = out or self._float_buffer(node)
+        words = [x.address, x.stride, self._store.vector(node["weight"]), width, out.address, out.stride]
+        words += [self._constant(node["eps"]), node.width // width, extra.address if extra else 0]
+        rows = ("rows", node.rows)
+        reads = [(x, rows)] + ([(extra, rows)] if extra else [])
+        self._emit(tape.NORM, node, words, reads, [(out, rows)])
+        self._done_with(source)
+        self._buffers[target] = out
+
+    def _linear(self, node: Node, residual: Node | None = None, owner: Node | None = None) -> None:
+        """A product; with ``residual`` added when ``owner`` is the sum of both."""
+        source = node.inputs[0]
+        packed = self._store.packed(node["weight"])
+        quantised = packed.fmt.QUANTISED
+        x = self._records_of(source) if quantised else self._buffers[source]
+        target = owner or node
+        out = self._take_over(residual) if residual else None
+        extra = self._buffers.get(residual, out) if residual else None
+        out = out or self._float_buffer(node)
+        bias = self._store.vector(node["bias"]) if node["bias"] is not None else 0
+        size = packed.width // BLOCK if quantised else packed.width
+        words = [*self._tiles(packed), address(packed.data), packed.group_bytes, packed.groups, size]
+        words += [x.address, 0 if quantised else x.stride, out.address, out.stride, bias, extra.address if extra else 0]
+        columns = ("columns", packed.groups)
+        reads: list[tuple[Buffer, Partition]] = [(x, None)] + ([(extra, columns)] if extra else [])
+        self._emit(tape.MATMUL, node, words, reads, [(out, columns)])
+        self._done_with(source)
+        self._buffers[target] = out
+
+    def _add(self, node: Node) -> None:
+        x, y = node.inputs
+        if _fuses_into_add(y):
+            getattr(self, f"_{y.op}")(y, residual=x, owner=node)
+            self._pending[x] -= 1
+            return
+        bx, by = self._buffers[x], self._buffers[y]
+        out = self._take_over(x) or self._float_buffer(node)
+        rows = ("rows", node.rows)
+        words = [bx.address, by.address, out.address, out.stride, node.width]
+        self._emit(tape.ADD, node, words, [(bx, rows), (by, rows)], [(out, rows)])
+        self._finish(node, out)
+
+    def _gated(self, node: Node) -> None:
+        if _fuses_gate(node):
+            return  # made as records when first read
+        gate, up = (self._buffers[side] for side in node.inputs)
+        out = self._take_over(node.inputs[0]) or self._float_buffer(node)
+        rows = ("rows", node.rows)
+        words = [gate.address, up.address, out.address, out.stride, node.width, ACTIVATION_CODES[node["activation"]]]
+        self._emit(tape.GATED_FLOAT, node, words, [(gate, rows), (up, rows)], [(out, rows)])
+        self._finish(node, out)
+
+    def _rope(self, node: Node) -> None:
+        """In place; a norm of the heads right before it is done on the way."""
+        source, rope, head_dim = node.inputs[0], node["rope"], node["head_dim"]
+        weight, eps = 0, 0.0
+        if _fuses_into_rope(source):
+            weight, eps = self._store.vector(source["weight"]), source["eps"]
+            inner = source.inputs[0]
+            self._buffers[source] = self._buffers.pop(inner)
+            self._pending[inner] -= 1
+        x = self._take_over(source)
+        if x is None:
+            raise KineticError("a rotated activation is used twice, which this plan cannot do in place")
+        heads = node.width // head_dim
+        slot = self._slot(self._ropes, rope, 1)
+        words = [x.address, x.stride, heads, head_dim, slot, len(rope.frequencies), int(rope.interleaved)]
+        words += [weight, self._constant(eps)]
+        part = ("heads", heads, node.rows)
+        self._emit(tape.ROPE, node, words, [(x, part)], [(x, part)])
+        self._finish(node, x)
+
+    def _attend(self, node: Node) -> None:
+        spec: Attention = node["spec"]
+        q, k, v = (self._buffers[side] for side in node.inputs)
+        padded, keys, values = self._pages.padded(spec), self._pages.keys[spec.layer], self._pages.values[spec.layer]
+        part = ("heads", spec.kv_heads, node.rows)
+        words = [k.address, v.address, k.stride, spec.kv_heads, spec.head_dim, padded, keys, values]
+        self._emit(tape.STORE, node, words, [(k, part), (v, part)], [(self._cache, part)])
+        out = self._float_buffer(node)
+        slot = self._slot(self._groups, spec.heads // spec.kv_heads, 2)
+        words = [q.address, q.stride, spec.heads, spec.kv_heads, spec.head_dim, padded, keys, values]
+        words += [self._constant(spec.scale), spec.window, out.address, out.stride, slot]
+        self._emit(tape.ATTEND, node, words, [(q, None), (self._cache, None)], [(out, None)])
+        self._finish(node, out)
+
+    def _outputs(self, node: Node) -> None:
+        x, out = self._buffers[node.inputs[0]], self._float_buffer(node)
+        words = [x.address, out.address, x.stride, node.width, address(self._rows)]
+        self._emit(tape.GATHER, node, words, [(x, None)], [(out, ("rows", node.rows))])
+        self._finish(node, out)
+
+    def _finish(self, node: Node, out: Buffer) -> None:
+        self._done_with(*node.inputs)
+        self._buffers[node] = out
+
+
+def _clash(seen: dict[Buffer, set[Partition]], touched: Sequence[tuple[Buffer, Partition]]) -> bool:
+    return any(
+        partition is None or other is None or partition != other
+        for buffer, partition in touched
+        for other in seen.get(buffer, ())
+    )
+
+
+# ---- which nodes are done as part of another
+
+
+def _fused(nodes: Sequence[Node]) -> set[Node]:
+    """Nodes that get no instruction of their own."""
+    out: set[Node] = set()
+    for node in nodes:
+        if node.op == "add" and _fuses_into_add(node.inputs[1]):
+            out.add(node.inputs[1])
+        elif node.op == "gated" and _fuses_gate(node):
+            out.update(node.inputs)
+        elif node.op == "rope" and _fuses_into_rope(node.inputs[0]):
+            out.add(node.inputs[0])
+    return out
+
+
+def _quantised(node: Node) -> bool:
+    weight = node["weight"]
+    return by_type(weight.ggml_type, weight.name).QUANTISED
+
+
+def _only_quantised(node: Node) -> bool:
+    """Every reader is a product with a quantised weight, so only the records are needed."""
+    whole = node.op != "norm" or node["weight"].shape[0] == node.width
+    return whole and all(use.op == "linear" and _quantised(use) for use in node.uses)
+
+
+def _fuses_into_add(node: Node) -> bool:
+    if len(node.uses) != 1 or node.op not in ("linear", "norm"):
+        return False
+    return node.op == "linear" or node["weight"].shape[0] == node.width
+
+
+def _fuses_gate(node: Node) -> bool:
+    gate, up = node.inputs
+    sides = (gate, up)
+    return (
+        node.width % BLOCK == 0
+        and _only_quantised(node)
+        and all(s.op == "linear" and len(s.uses) == 1 and s["bias"] is None and _quantised(s) for s in sides)
+        and gate.inputs[0] is up.inputs[0]
+    )
+
+
+def _fuses_into_rope(node: Node) -> bool:
+    return node.op == "norm" and len(node.uses) == 1 and node.uses[0]["head_dim"] == node["weight"].shape[0] and (
+        len(node.inputs[0].uses) == 1
+    )
+

@@ -1,0 +1,199 @@
+"""A model on the CPU: packed weights, a tape, pages of keys and values, worker threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinetic.backends import rope_tables
+from kinetic.backends.base import CHUNK, Attention, Forward, Rope
+from kinetic.backends.control_word import default_rounding
+from kinetic.backends.cpu import tape
+from kinetic.backends.cpu.core_limits import scratch_bytes
+from kinetic.backends.cpu.graph import GraphOps, Node
+from kinetic.backends.cpu.layout import TILE
+from kinetic.backends.cpu.memory import address, allocate, round_up
+from kinetic.backends.cpu.native import Kernels
+from kinetic.backends.cpu.pages import PageLayout, Pages
+from kinetic.backends.cpu.plan import Planner, Tape
+from kinetic.backends.cpu.weights import WeightStore
+from kinetic.backends.cpu.workers import Workers
+from kinetic.bits import F32
+from kinetic.errors import NonFinite
+from kinetic.formats import by_type
+from kinetic.types import Batch
+
+CAPACITY = 512
+"""Rows of one pass; longer batches are cut, which cannot change a bit."""
+
+
+class CpuProgram:
+    def __init__(self, kernels: Kernels, nodes: list[Node], layers: Sequence[Attention], threads: int) -> None:
+        self._kernels = kernels
+        self._threads = threads
+        layout = PageLayout(layers)
+        self._pages = Pages(layout)
+        store = WeightStore(kernels, threads)
+        self._tape: Tape = Planner(kernels, store, layout, CAPACITY).plan(nodes)
+        self.vocab_size = self._tape.vocab_size
+        self._program = np.zeros(tape.FIRST_FREE + 64, np.int64)
+        self._rows = np.zeros((4, CAPACITY), np.int64)
+        self._blocks = {slot: np.zeros((CAPACITY, 2), np.int64) for _, slot in self._tape.groups}
+        self._tables: dict[Rope, F32] = {}
+        self._prepare(scratch_bytes(layers, nodes))
+        self._workers = Workers(kernels, self._program, threads)
+        self._candidates = _CandidateBuffers(self.vocab_size)
+
+    def _prepare(self, scratch: int) -> None:
+        p = self._program
+        self._scratch = allocate(scratch * self._threads)
+        p[tape.CODE], p[tape.LENGTH] = address(self._tape.code), len(self._tape.code)
+        p[tape.SCRATCH], p[tape.SCRATCH_BYTES] = address(self._scratch), scratch
+        p[tape.POSITIONS], p[tape.PAGES] = address(self._rows[0]), address(self._rows[1])
+        p[tape.THREADS] = self._threads
+
+    # ---- one pass
+
+    def run(self, batch: Batch) -> F32:
+        """See ``base.Program.run``."""
+        parts = [self._pass(part) for part in split(batch, CAPACITY)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _pass(self, batch: Batch) -> F32:
+        rows, outputs = len(batch.tokens), len(batch.outputs)
+        self._embed(batch.tokens)
+        self._rows[0, :rows] = batch.positions
+        longest = max(batch.positions) + 1
+        for slot, _ in enumerate(batch.sequences):
+            self._rows[1, slot] = self._pages.table(batch.sequences[slot], batch.positions[slot] + 1)
+        self._tape.output_rows[:outputs] = batch.outputs
+        self._program[tape.ROWS], self._program[tape.OUTPUT_ROWS] = rows, outputs
+        self._refresh_tables(longest)
+        self._refresh_blocks(batch)
+        self._workers.run()
+        stride = self._tape.logits.stride // 4
+        logits = self._tape.logits.data.view(np.float32)[: outputs * stride].reshape(outputs, stride)
+        return logits[:, : self.vocab_size].copy()
+
+    def _embed(self, tokens: Sequence[int]) -> None:
+        table = self._tape.embed["table"]
+        target = self._tape.embedded
+        stride = target.stride // 4
+        rows = target.data.view(np.float32)[: len(tokens) * stride].reshape(len(tokens), stride)
+        with default_rounding():
+            decoded = by_type(table.ggml_type, table.name).decode(table.data[np.array(tokens, np.int64)])
+        rows[:, : decoded.shape[1]] = decoded
+
+    def _refresh_tables(self, length: int) -> None:
+        """Rotation tables reach as far as the longest position so far."""
+        for rope, slot in self._tape.ropes:
+            known = self._tables.get(rope)
+            if known is None or len(known) < length:
+                start = 0 if known is None else len(known)
+                size = max(round_up(length, CHUNK), 2 * start)
+                with default_rounding():
+                    new = np.concatenate(rope_tables.table(rope, start, size - start), axis=1)
+                known = self._tables[rope] = new if known is None else np.concatenate([known, new])
+            self._program[slot] = address(known)
+
+    def _refresh_blocks(self, batch: Batch) -> None:
+        """Runs of rows that follow one another in one sequence, cut so that a run fills one tile of query rows."""
+        for group, slot in self._tape.groups:
+            blocks = runs(batch, max(1, TILE // group))
+            table = self._blocks[slot]
+            table[: len(blocks)] = blocks
+            self._program[slot], self._program[slot + 1] = address(table), len(blocks)
+
+    # ---- the rest of base.Program
+
+    def truncate(self, sequence: int, length: int) -> None:
+        self._pages.truncate(sequence, length)
+
+    def candidates(self, row: F32, k: int, floor: float) -> tuple[NDArray[Any], F32]:
+        """See ``reference.candidates``."""
+        return self._candidates.find(self._kernels, row, k, floor)
+
+    def exp(self, x: F32) -> F32:
+        """See ``base.Program.exp``; called under IEEE defaults."""
+        memory = allocate(8 * round_up(len(x), TILE)).view(np.float32)
+        source, out = memory[: len(memory) // 2], memory[len(memory) // 2 :]
+        source[: len(x)] = x
+        self._kernels.exp_row(address(source), address(out), len(x))
+        return out[: len(x)]
+
+    def close(self) -> None:
+        self._workers.close()
+
+
+class _CandidateBuffers:
+    """Memory that the candidates kernel reads and writes."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self._row = allocate(4 * round_up(vocab_size, TILE)).view(np.float32)
+        self._ids = allocate(4 * vocab_size).view(np.int32)
+        self._values = allocate(4 * vocab_size).view(np.float32)
+        self._out = allocate(64).view(np.int64)
+        self._floor = np.zeros(1, np.float32)
+
+    def find(self, kernels: Kernels, row: F32, k: int, floor: float) -> tuple[NDArray[Any], F32]:
+        n = len(row)
+        self._row[:n] = row
+        self._floor[0] = floor
+        addresses = [address(a) for a in (self._floor, self._ids, self._values, self._out)]
+        kernels.candidates(address(self._row), n, min(k, n), *addresses)
+        count, bad = int(self._out[0]), int(self._out[1])
+        if bad or count == 0:
+            raise NonFinite(_describe(row), name="NON_FINITE_LOGIT")
+        ids, values = self._ids[:count].copy(), self._values[:count].copy()
+        if k == 0:
+            order = np.argsort(-values, kind="stable")
+            ids, values = ids[order], values[order]
+        return ids, values
+
+
+def _describe(row: F32) -> str:
+    bad = np.flatnonzero(np.isnan(row) | (row == np.inf))
+    where = f"token {bad[0]}" if len(bad) else "every token"
+    return f"the logit of {where} is not a finite number; the model or its file is damaged"
+
+
+def split(batch: Batch, size: int) -> list[Batch]:
+    """The batch in pieces of at most ``size`` rows, in order."""
+    if len(batch.tokens) <= size:
+        return [batch]
+    parts = []
+    for start in range(0, len(batch.tokens), size):
+        rows = slice(start, start + size)
+        outputs = tuple(o - start for o in batch.outputs if start <= o < start + size)
+        parts.append(Batch(batch.tokens[rows], batch.positions[rows], batch.sequences[rows], outputs))
+    return parts
+
+
+def runs(batch: Batch, limit: int) -> list[tuple[int, int]]:
+    """(first row, rows) of stretches in one sequence at consecutive positions, at most ``limit`` rows each."""
+    out: list[tuple[int, int]] = []
+    start = 0
+    rows = len(batch.tokens)
+    for t in range(1, rows + 1):
+        joined = (
+            t < rows
+            and t - start < limit
+            and batch.sequences[t] == batch.sequences[start]
+            and batch.positions[t] == batch.positions[start] + (t - start)
+        )
+        if not joined:
+            out.append((start, t - start))
+            start = t
+    return out
+
+
+def trace(forward: Forward) -> list[Node]:
+    ops = GraphOps()
+    forward(ops)
+    return ops.nodes
+
+
+Progress = Callable[[str], None]

@@ -1,0 +1,61 @@
+"""The definition of the arithmetic, in plain NumPy. Slow; used to check everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from kinetic.backends.base import Attention, Forward
+from kinetic.backends.control_word import default_rounding
+from kinetic.backends.reference.candidates import candidates
+from kinetic.backends.reference.functions import exp32
+from kinetic.backends.reference.ops import Cache, ReferenceOps
+from kinetic.bits import F32
+from kinetic.types import PROFILE, Batch
+
+
+class ReferenceProgram:
+    """A model bound to the reference operations, with its float16 caches."""
+
+    def __init__(self, forward: Forward) -> None:
+        self._forward = forward
+        self._caches: dict[tuple[int, int], Cache] = {}
+
+    def run(self, batch: Batch) -> F32:
+        with default_rounding():
+            logits: F32 = self._forward(ReferenceOps(batch, self._caches))
+        return logits
+
+    def truncate(self, sequence: int, length: int) -> None:
+        for key in [key for key in self._caches if key[0] == sequence]:
+            if length == 0:
+                del self._caches[key]
+            else:
+                self._caches[key].keys[length:] = np.nan
+                self._caches[key].values[length:] = np.nan
+
+    def candidates(self, row: F32, k: int, floor: float) -> tuple[np.ndarray, F32]:
+        return candidates(row, k, floor)
+
+    def exp(self, x: F32) -> F32:
+        return exp32(x)
+
+    def close(self) -> None:
+        self._caches.clear()
+
+
+class ReferenceBackend:
+    engine_id = f"reference:{PROFILE}"
+    device_class = "reference"
+    device_name = "NumPy"
+    threads = 1
+
+    def load(
+        self, forward: Forward, layers: Sequence[Attention], progress: Callable[[str], None] | None = None
+    ) -> ReferenceProgram:
+        return ReferenceProgram(forward)
+
+
+def open_backend(*, threads: int = 0) -> ReferenceBackend:
+    return ReferenceBackend()

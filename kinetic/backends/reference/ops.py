@@ -1,0 +1,103 @@
+"""``Ops`` in plain NumPy, run at once. Every other backend is right only if it is bit-equal to this one."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinetic.backends import rope_tables
+from kinetic.backends.base import Attention, Rope, Weight
+from kinetic.backends.reference.attention import attend_row
+from kinetic.backends.reference.functions import ACTIVATIONS, fma32, strided_sum_of_squares
+from kinetic.backends.reference.linear import linear
+from kinetic.bits import F32, f32_to_f16
+from kinetic.formats import by_type
+from kinetic.types import Batch
+
+F16 = NDArray[np.float16]
+
+
+class Cache:
+    """Keys and values float16 [positions, G, D] of one layer of one sequence."""
+
+    def __init__(self, spec: Attention) -> None:
+        self.keys: F16 = np.zeros((0, spec.kv_heads, spec.head_dim), np.float16)
+        self.values: F16 = np.zeros((0, spec.kv_heads, spec.head_dim), np.float16)
+
+    def store(self, position: int, key: F32, value: F32) -> None:
+        if position >= len(self.keys):
+            grown = max(64, 2 * (position + 1))
+            self.keys = _grow(self.keys, grown)
+            self.values = _grow(self.values, grown)
+        self.keys[position] = f32_to_f16(key)
+        self.values[position] = f32_to_f16(value)
+
+
+def _grow(array: F16, length: int) -> F16:
+    out = np.full((length, *array.shape[1:]), np.nan, np.float16)
+    out[: len(array)] = array
+    return out
+
+
+class ReferenceOps:
+    """One forward pass of ``batch`` over ``caches[sequence, layer]``."""
+
+    def __init__(self, batch: Batch, caches: dict[tuple[int, int], Cache]) -> None:
+        self.batch = batch
+        self.caches = caches
+
+    def embed(self, table: Weight) -> F32:
+        rows = table.data[np.array(self.batch.tokens, np.int64)]
+        return by_type(table.ggml_type, table.name).decode(rows)
+
+    def scale(self, x: F32, factor: float) -> F32:
+        return x * np.float32(factor)
+
+    def rms_norm(self, x: F32, weight: Weight, eps: float) -> F32:
+        w = by_type(weight.ggml_type, weight.name).decode(weight.data).reshape(-1)
+        groups = x.reshape(len(x), -1, len(w))
+        with np.errstate(all="ignore"):
+            mean = strided_sum_of_squares(groups) / np.float32(len(w))
+            r = np.float32(1) / np.sqrt(mean + np.float32(eps))
+            return ((groups * r[..., None]) * w).reshape(x.shape)
+
+    def linear(self, x: F32, weight: Weight, bias: Weight | None = None) -> F32:
+        y = linear(x, weight)
+        if bias is None:
+            return y
+        return y + by_type(bias.ggml_type, bias.name).decode(bias.data).reshape(-1)
+
+    def add(self, x: F32, y: F32) -> F32:
+        return x + y
+
+    def gated(self, gate: F32, up: F32, activation: str) -> F32:
+        with np.errstate(all="ignore"):
+            return ACTIVATIONS[activation](gate) * up
+
+    def rope(self, x: F32, rope: Rope, head_dim: int) -> F32:
+        heads = x.reshape(len(x), -1, head_dim).copy()
+        half = len(rope.frequencies)
+        even = slice(0, 2 * half, 2) if rope.interleaved else slice(0, half)
+        odd = slice(1, 2 * half, 2) if rope.interleaved else slice(half, 2 * half)
+        for t, position in enumerate(self.batch.positions):
+            cos, sin = (part[0] for part in rope_tables.table(rope, position, 1))
+            e, o = heads[t, :, even].copy(), heads[t, :, odd].copy()
+            with np.errstate(all="ignore"):
+                heads[t, :, even] = fma32(e, cos, -(o * sin))
+                heads[t, :, odd] = fma32(e, sin, o * cos)
+        return heads.reshape(x.shape)
+
+    def attend(self, q: F32, k: F32, v: F32, spec: Attention) -> F32:
+        shape = (len(k), spec.kv_heads, spec.head_dim)
+        k, v = k.reshape(shape), v.reshape(shape)
+        out = np.zeros((len(q), spec.heads, spec.head_dim), np.float32)
+        rows = zip(self.batch.sequences, self.batch.positions, strict=True)
+        for t, (sequence, position) in enumerate(rows):
+            cache = self.caches.setdefault((sequence, spec.layer), Cache(spec))
+            cache.store(position, k[t], v[t])
+            head = q[t].reshape(spec.heads, spec.head_dim)
+            out[t] = attend_row(head, cache.keys[: position + 1], cache.values[: position + 1], position, spec)
+        return out.reshape(len(q), -1)
+
+    def outputs(self, x: F32) -> F32:
+        return x[np.array(self.batch.outputs, np.int64)]

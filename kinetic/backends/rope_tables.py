@@ -1,0 +1,86 @@
+"""Cosines and sines for rotary embeddings, computed once on the host and handed to every backend.
+
+float64 with + - * only (no fma, no library sine), so every machine gets the
+same bits; then rounded once to float32. Frequencies come from ``decimal``.
+"""
+
+from __future__ import annotations
+
+from decimal import Context, Decimal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinetic.backends.base import Rope
+from kinetic.bits import F32
+
+F64 = NDArray[np.float64]
+
+# pi/2 in pieces of 33 bits: k * piece is exact for k < 2^20 (the reduction of fdlibm's e_rem_pio2.c).
+_TWO_OVER_PI = 0.6366197723675814
+_PIO2 = (1.57079632673412561417e00, 6.07710050630396597660e-11, 2.02226624871116645580e-21)
+_PIO2_REST = 8.47842766036889956997e-32
+_SHIFT = 6755399441055744.0  # 1.5 * 2^52
+
+_SIN = (
+    1.58969099521155010221e-10,
+    -2.50507602534068634195e-08,
+    2.75573137070700676789e-06,
+    -1.98412698298579493134e-04,
+    8.33333333332248946124e-03,
+    -1.66666666666666324348e-01,
+)
+_COS = (
+    -1.13596475577881948265e-11,
+    2.08757232129817482790e-09,
+    -2.75573143513906633035e-07,
+    2.48015872894767294178e-05,
+    -1.38888888888741095749e-03,
+    4.16666666666666019037e-02,
+)
+
+_DIGITS = Context(prec=50)
+
+
+def frequencies(base: float, rotated: int, divisors: tuple[float, ...] = (), factor: float = 1.0) -> tuple[float, ...]:
+    """``base ** (-2 i / rotated) / (divisors[i] * factor)``, i < rotated / 2, rounded once to float64 from 50 digits."""
+    log = _DIGITS.ln(Decimal(base))
+    out = []
+    for i in range(rotated // 2):
+        power = _DIGITS.exp(_DIGITS.divide(_DIGITS.multiply(log, Decimal(-2 * i)), Decimal(rotated)))
+        divisor = _DIGITS.multiply(Decimal(divisors[i]) if divisors else Decimal(1), Decimal(factor))
+        out.append(float(_DIGITS.divide(power, divisor)))
+    return tuple(out)
+
+
+def _polynomial(coefficients: tuple[float, ...], z: F64) -> F64:
+    p = np.full_like(z, coefficients[0])
+    for c in coefficients[1:]:
+        p = p * z + c
+    return p
+
+
+def sin_cos(x: F64) -> tuple[F64, F64]:
+    """Sine and cosine of x float64, |x| < 2^20, at most 1 ulp off."""
+    k = (x * _TWO_OVER_PI + _SHIFT) - _SHIFT
+    head = ((x - k * _PIO2[0]) - k * _PIO2[1]) - k * _PIO2[2]
+    # What the three subtractions rounded away, recovered with exact steps.
+    a = x - k * _PIO2[0]
+    b = a - k * _PIO2[1]
+    lost = ((a - b) - k * _PIO2[1]) + (((b - head) - k * _PIO2[2]) - k * _PIO2_REST)
+    z = head * head
+    sine = head + (head * z * _polynomial(_SIN, z) + lost)
+    half = 0.5 * z
+    w = 1.0 - half
+    cosine = w + (((1.0 - w) - half) + (z * z * _polynomial(_COS, z) - head * lost))
+    quadrant = k.astype(np.int64) & 3
+    s = np.choose(quadrant, [sine, cosine, -sine, -cosine])
+    c = np.choose(quadrant, [cosine, -sine, -cosine, sine])
+    return s, c
+
+
+def table(rope: Rope, start: int, count: int) -> tuple[F32, F32]:
+    """cos, sin float32 [count, len(frequencies)] for positions start .. start + count - 1."""
+    angles = np.arange(start, start + count, dtype=np.float64)[:, None] * np.array(rope.frequencies)
+    s, c = sin_cos(angles)
+    return (c * rope.magnitude).astype(np.float32), (s * rope.magnitude).astype(np.float32)

@@ -1,0 +1,63 @@
+"""argparse with our manners: one-sentence errors, nothing abbreviated, nothing glued."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from typing import Any, NoReturn, TypeAlias
+
+from kinetic.errors import UsageError
+
+NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
+
+
+class Formatter(argparse.RawDescriptionHelpFormatter):
+    """Writes ``-p, --prompt TEXT`` as Python 3.13 does, so that help is the same text under every version."""
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        return f"{', '.join(action.option_strings)} {action.metavar}"
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser of whole words: ``-ngl7`` is refused where argparse would read ``-n gl7``."""
+
+    def __init__(self, prog: str, **options: Any) -> None:
+        super().__init__(prog, allow_abbrev=False, formatter_class=Formatter, **options)
+
+    def error(self, message: str) -> NoReturn:
+        """Raises UsageError instead of printing the usage and leaving."""
+        raise UsageError(f"{message} (`{self.prog} --help` lists what is possible)", name="BAD_ARGUMENTS")
+
+    def refuse_glued(self, words: Sequence[str]) -> None:
+        """Raises UsageError for the first word like -n5, -ngl7 or -eq, up to ``--``."""
+        for word in words:
+            if word == "--":
+                return
+            flag = word.partition("=")[0]
+            short = word.startswith("-") and not word.startswith("--") and len(flag) > 2 and " " not in word
+            if short and flag not in self._option_string_actions and not NEGATIVE_NUMBER.fullmatch(word):
+                raise UsageError(
+                    f"{word} is no flag of `{self.prog}`: write a flag and its value apart, as in -n 5"
+                    " (and a value that begins with a dash as --flag=VALUE)",
+                    name="GLUED_FLAG",
+                )
+
+
+Subcommands: TypeAlias = "argparse._SubParsersAction[Parser]"
+
+
+class VersionAction(argparse.Action):
+    """``--version``: the program's version and the arithmetic it speaks."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, help="show the version and the numerics profile")
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        from kinetic._version import __version__
+        from kinetic.types import PROFILE
+
+        print(f"kinetic {__version__} ({PROFILE})")
+        parser.exit()

@@ -1,0 +1,141 @@
+"""Flags of ``kinetic run``, llama.cpp's where it has them, and what they mean."""
+
+from __future__ import annotations
+
+import re
+import sys
+from argparse import ArgumentTypeError, Namespace
+from pathlib import Path
+from typing import Any
+
+from kinetic.cli.parser import Parser
+from kinetic.errors import FileProblem, UsageError
+from kinetic.types import Sampling
+
+BIAS = re.compile(r"(\d+)([+-](?:\d+(?:\.\d*)?|\.\d+|inf))", re.ASCII)
+
+ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "'": "'", '"': '"', "\\": "\\"}
+ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|([nrt'\"\\]))")
+
+SAMPLING_FLAGS: dict[str, tuple[tuple[str, ...], type[int] | type[float], str]] = {
+    "temperature": (("--temp", "--temperature"), float, "0 is greedy"),
+    "top_k": (("--top-k",), int, "0 is off"),
+    "top_p": (("--top-p",), float, "1 is off"),
+    "min_p": (("--min-p",), float, "0 is off"),
+    "repeat_penalty": (("--repeat-penalty",), float, "1 is off"),
+    "repeat_last_n": (("--repeat-last-n",), int, "tokens penalised; -1 is all, 0 is off"),
+    "frequency_penalty": (("--frequency-penalty",), float, "0 is off"),
+    "presence_penalty": (("--presence-penalty",), float, "0 is off"),
+}
+"""Setting, as kinetic.types.Sampling has it: flags, type, meaning."""
+
+
+def add_options(parser: Parser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="a .gguf file, or a name from `kinetic models`")
+    parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="what to ask")
+    _add_prompt(parser)
+    _add_limits(parser)
+    _add_sampling(parser)
+    _add_output(parser)
+
+
+def _add_prompt(parser: Parser) -> None:
+    group = parser.add_argument_group("prompt")
+    group.add_argument("-p", "--prompt", dest="prompt_flag", metavar="TEXT", help="the prompt")
+    group.add_argument("-f", "--file", metavar="FILE", help="read the prompt from a file, byte for byte (- is stdin)")
+    group.add_argument("-sys", "--system", "--system-prompt", metavar="TEXT", default="", help="system message")
+    group.add_argument("--raw", action="store_true", help="complete the text, without the chat template")
+    group.add_argument("-e", "--escape", action="store_true", help=r"read \n \r \t \\ \' \" \xHH in the texts given")
+    group.add_argument("--parse-special", action="store_true", help="let the texts given spell control tokens")
+    group.add_argument("--template-time", metavar="TIME", help="clock value for the template, as 2026-03-14T15:09:26")
+
+
+def _add_limits(parser: Parser) -> None:
+    group = parser.add_argument_group("limits and machine")
+    group.add_argument(
+        "-n", "--n-predict", "--predict", type=int, default=-1, metavar="N",
+        help="most tokens of the answer; -1 until it ends, -2 until the context is full",
+    )  # fmt: skip
+    group.add_argument("-r", "--stop", "--reverse-prompt", action="append", default=[], metavar="TEXT",
+                       help="end the answer before this text (repeatable)")  # fmt: skip
+    group.add_argument("-c", "--ctx-size", type=int, default=0, metavar="N", help="context size; 0 is the model's")
+    group.add_argument("-t", "--threads", type=int, default=0, metavar="N", help="threads; 0 is one per core")
+    group.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or reference (slow, defines every bit)")
+
+
+def _add_sampling(parser: Parser) -> None:
+    group = parser.add_argument_group("sampling", "None of these depends on speed, threads or device.")
+    group.add_argument("-s", "--seed", type=int, default=-1, metavar="N", help="-1 draws a fresh one and shows it")
+    for name, (flags, kind, meaning) in SAMPLING_FLAGS.items():
+        default = getattr(Sampling, name)
+        shown = f"{meaning} (default {default})"
+        metavar = "N" if kind is int else "X"
+        group.add_argument(*flags, dest=name, type=kind, default=default, metavar=metavar, help=shown)
+    group.add_argument("-l", "--logit-bias", type=_bias, action="append", default=[], metavar="ID+X",
+                       help="add to a token's logit: 15043+1, 15043-1, 15043-inf (repeatable)")  # fmt: skip
+
+
+def _add_output(parser: Parser) -> None:
+    group = parser.add_argument_group("output")
+    group.add_argument("--receipt", metavar="FILE", help="write a receipt (JSON; CBOR if the name ends in .cbor)")
+    group.add_argument("--json", action="store_true", help="print one JSON object at the end")
+    group.add_argument("-q", "--quiet", action="store_true", help="no statistics, no progress")
+
+
+def _bias(text: str) -> tuple[int, float]:
+    match = BIAS.fullmatch(text)
+    if not match:
+        raise ArgumentTypeError(f"{text!r} is not of the form ID+BIAS or ID-BIAS")
+    return int(match[1]), float(match[2])
+
+
+def read_prompt(options: Namespace) -> str:
+    """The prompt, from the one place that gives it. Raises UsageError or FileProblem."""
+    given = [text for text in (options.prompt, options.prompt_flag, options.file) if text is not None]
+    if len(given) > 1:
+        raise UsageError("give the prompt once: as an argument, with -p, or with -f", name="PROMPT_TWICE")
+    if not given and sys.stdin.isatty():
+        raise UsageError("there is no prompt: give one as an argument, with -p, with -f, or on standard input")
+    if given and options.file is None:
+        text = given[0]
+    else:
+        text = _decode(_read_bytes(options.file), options.file or "standard input")
+    return _escaped(text, options.escape)
+
+
+def _read_bytes(file: str | None) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if file in (None, "-") else Path(str(file)).read_bytes()
+    except OSError as error:
+        raise FileProblem(f"cannot read {file or 'standard input'}: {error.strerror}", name="UNREADABLE") from None
+
+
+def _decode(data: bytes, source: str) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{source} is not UTF-8 (byte {error.start})", name="NOT_UTF8") from None
+
+
+def _escaped(text: str, is_asked: bool) -> str:
+    """With -e: the escapes of the help text, and any other backslash as it stands."""
+    if any(0xD800 <= ord(character) <= 0xDFFF for character in text):
+        raise UsageError("the text given is not UTF-8", name="NOT_UTF8")
+    if not is_asked:
+        return text
+    return ESCAPE.sub(lambda match: chr(int(match[1], 16)) if match[1] else ESCAPES[match[2]], text)
+
+
+def asked_options(options: Namespace) -> dict[str, Any]:
+    """What the flags say, as options of ``kinetic.api``."""
+    asked = {name: getattr(options, name) for name in SAMPLING_FLAGS}
+    return asked | {
+        "seed": options.seed,
+        "logit_bias": options.logit_bias,
+        "max_tokens": options.n_predict,
+        "stop": [_escaped(text, options.escape) for text in options.stop],
+        "system": _escaped(options.system, options.escape),
+        "raw": options.raw,
+        "parse_special": options.parse_special,
+        "template_time": options.template_time or "",
+    }

@@ -1,0 +1,168 @@
+"""One model on one device: prompt in, steps out, and the replay that verifies them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kinetic import models
+from kinetic.backends import open_backend
+from kinetic.bits import F32
+from kinetic.errors import ContextOverflow, UsageError
+from kinetic.sampling import Draw, Sampler
+from kinetic.types import Batch, Request, Step
+
+if TYPE_CHECKING:
+    from kinetic.backends.base import Weights
+    from kinetic.gguf import Gguf
+
+PROMPT_ROWS = 512
+"""Rows of one pass over a prompt. Any number gives the same bits; this one keeps a pass short enough to interrupt."""
+
+REPLAY_ROWS = 128
+"""Rows of one pass when every row's logits are wanted: 128 x 262,144 float32 are 134 MB."""
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class EngineIdentity:
+    """Claims for a receipt: which code, on what kind of device."""
+
+    engine_id: str
+    device_class: str
+    device_name: str
+    threads: int
+
+
+class Engine:
+    """Not thread-safe: one completion at a time. Key/value memory grows as positions are used."""
+
+    def __init__(
+        self,
+        gguf: Gguf,
+        weights: Weights,
+        *,
+        backend: str = "cpu",
+        threads: int = 0,
+        context: int = 0,
+        progress: Callable[[str], None] | None = None,
+    ) -> None:
+        """``context`` 0 is the model's own length; more than that is refused. ``progress`` gets one-line news."""
+        self._family = models.build(gguf, weights)
+        device = open_backend(backend, threads=threads)
+        self.context = _context(context, self._family.context_length)
+        self.vocab_size = self._family.vocab_size
+        self.identity = EngineIdentity(device.engine_id, device.device_class, device.device_name, device.threads)
+        self._program = device.load(self._family.forward, self._family.attention, progress)
+
+    # ---- asking
+
+    def generate(
+        self,
+        request: Request,
+        should_stop: Callable[[], bool] | None = None,
+        on_prompt: Progress | None = None,
+    ) -> Iterator[Step]:
+        """Steps until an end token, ``max_tokens``, the end of the context, or ``should_stop()``.
+
+        ``on_prompt`` is told (prompt tokens done, in all). Raises ContextOverflow before anything runs, NonFinite.
+        """
+        sampler = self._sampler(request)
+        history = list(request.prompt)
+        row = self._prompt(history, should_stop, on_prompt)
+        produced = 0
+        while row is not None and produced != request.max_tokens:
+            draw = self._draw(sampler, row, history)
+            yield Step(draw.token, len(history), draw.runner_up, draw.gap)
+            history.append(draw.token)
+            produced += 1
+            done = draw.token in request.end_tokens or produced == request.max_tokens
+            if done or len(history) >= self.context or (should_stop and should_stop()):
+                return
+            row = self._logits(history[-1:], len(history) - 1, (0,))[0]
+
+    def replay(self, request: Request, output: Sequence[int], on_token: Progress | None = None) -> Iterator[Step]:
+        """For each position of ``output``: what plain decoding draws there, given the prompt and the output before.
+
+        Sound because a row of a batch has the bits that it has alone. Reads no saved state.
+        """
+        sampler = self._sampler(request)
+        if len(request.prompt) + len(output) > self.context:
+            raise ContextOverflow(f"prompt and output together exceed the context of {self.context} tokens")
+        tokens = [*request.prompt, *output[:-1]]
+        first = len(request.prompt) - 1
+        self._program.truncate(0, 0)
+        start = 0
+        while start < len(tokens) and output:
+            rows_at_once = PROMPT_ROWS if start + PROMPT_ROWS <= first else REPLAY_ROWS
+            end = min(len(tokens), start + rows_at_once)
+            wanted = tuple(range(max(first - start, 0), end - start))
+            rows = self._logits(tokens[start:end], start, wanted)
+            for offset, row in zip(wanted, rows, strict=True):
+                history = [*request.prompt, *output][: start + offset + 1]
+                draw = self._draw(sampler, row, history)
+                yield Step(draw.token, len(history), draw.runner_up, draw.gap)
+                if on_token:
+                    on_token(len(history) - first, len(output))
+            start = end
+
+    def logits(self, tokens: Sequence[int], first: int = 0) -> F32:
+        """Logits float32 [len(tokens) - first, V] of rows ``first`` and later, of a fresh sequence."""
+        self._program.truncate(0, 0)
+        parts = []
+        for start in range(0, len(tokens), REPLAY_ROWS):
+            piece = tokens[start : start + REPLAY_ROWS]
+            parts.append(self._logits(piece, start, tuple(range(max(first - start, 0), len(piece)))))
+        return np.concatenate(parts)
+
+    def close(self) -> None:
+        self._program.close()
+
+    # ---- parts
+
+    def _sampler(self, request: Request) -> Sampler:
+        if not request.prompt:
+            raise UsageError("the prompt is empty: it must have at least one token", name="EMPTY_PROMPT")
+        bad = [token for token in request.prompt if not 0 <= token < self.vocab_size]
+        if bad:
+            raise UsageError(f"token {bad[0]} is not in the vocabulary of {self.vocab_size}", name="BAD_TOKEN")
+        if len(request.prompt) >= self.context:
+            raise ContextOverflow(
+                f"the prompt has {len(request.prompt)} tokens and the context holds {self.context}: "
+                "shorten it, or raise --ctx-size if the model allows"
+            )
+        return Sampler(request.sampling, request.completion_index, self.vocab_size)
+
+    def _prompt(
+        self, tokens: Sequence[int], should_stop: Callable[[], bool] | None, on_prompt: Progress | None
+    ) -> F32 | None:
+        """Logits float32 [V] after the prompt; None if stopped on the way."""
+        self._program.truncate(0, 0)
+        for start in range(0, len(tokens), PROMPT_ROWS):
+            if start and should_stop and should_stop():
+                return None
+            piece = tokens[start : start + PROMPT_ROWS]
+            end = start + len(piece)
+            rows = self._logits(piece, start, (len(piece) - 1,) if end == len(tokens) else ())
+            if on_prompt:
+                on_prompt(end, len(tokens))
+        return rows[0]
+
+    def _logits(self, tokens: Sequence[int], start: int, outputs: tuple[int, ...]) -> F32:
+        positions = tuple(range(start, start + len(tokens)))
+        return self._program.run(Batch(tuple(tokens), positions, (0,) * len(tokens), outputs))
+
+    def _draw(self, sampler: Sampler, row: F32, history: Sequence[int]) -> Draw:
+        return sampler.draw(row, history, self._program.candidates, self._program.exp)
+
+
+def _context(wanted: int, longest: int) -> int:
+    if wanted > longest:
+        raise UsageError(
+            f"a context of {wanted} is more than the {longest} this model was made for", name="CONTEXT_TOO_LONG"
+        )
+    return wanted or longest

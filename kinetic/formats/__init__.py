@@ -1,0 +1,90 @@
+"""Weight formats, one file each, found by ggml type id.
+
+A float format offers ``decode``. A quantised format also offers ``integers``:
+its values as exact small integers with one float32 scale a block, which is
+what products are computed from. ``RUNNABLE`` lists what this build can run.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import NamedTuple, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinetic.bits import F32
+from kinetic.errors import UnsupportedModel
+
+_MODULES = {
+    0: "f32",
+    1: "f16",
+    2: "q4_0",
+    3: "q4_1",
+    8: "q8_0",
+    12: "q4_k",
+    13: "q5_k",
+    14: "q6_k",
+    30: "bf16",
+}
+
+RUNNABLE = frozenset(_MODULES)
+"""ggml type ids of the formats that this build can compute with."""
+
+
+class Integers(NamedTuple):
+    """A quantised matrix [N, K] as integers: value = scale * (sub * q) + minimum, blocks of 32 along K.
+
+    ``q`` int8 [N, K]; ``scale`` float32 [N, K/32]; ``minimum`` float32 [N, K/32]
+    or None; ``sub`` int8 [N, K/16], integer factors of 16-element halves, or None.
+    """
+
+    q: NDArray[np.int8]
+    scale: F32
+    minimum: F32 | None = None
+    sub: NDArray[np.int8] | None = None
+
+
+class Format(Protocol):
+    NAME: str
+    TYPE_ID: int
+    BLOCK: int
+    """Values in a block."""
+    BYTES: int
+    """Bytes of a block."""
+    QUANTISED: bool
+    """Quantised formats also say how they are packed for a device: ``BITS`` of the unsigned integer
+    ``unsigned(block, i)``, from which ``ZERO`` is to be subtracted, and where factors are: ``SCALES`` is
+    'block' (float16 d, and m unless ``M_AT`` is -1, for each 32 values), 'superblock' (float16 d and dmin
+    for 256 values, ``factor(block, b)`` and ``minimum(block, b)`` for each 32) or 'halves' (float16 d for
+    256, int8 ``factor(block, h)`` for each 16). These functions are plain Python that a compiler can take."""
+
+    def decode(self, raw: NDArray[np.uint8]) -> F32:
+        """raw uint8 [..., n * BYTES] -> float32 [..., n * BLOCK]."""
+
+    def integers(self, raw: NDArray[np.uint8]) -> Integers:
+        """raw uint8 [N, n * BYTES] -> the exact integer form. Quantised formats only."""
+
+
+def by_type(ggml_type: int, tensor: str) -> Format:
+    """The format of ``ggml_type``; ``tensor`` names who asks, for the error."""
+    if ggml_type not in _MODULES:
+        raise UnsupportedModel(
+            f"tensor '{tensor}' has weight type {ggml_type}, which this build cannot compute with; "
+            "see `kinetic info` for what it can",
+            name="UNSUPPORTED_WEIGHT_TYPE",
+        )
+    return cast(Format, importlib.import_module(f"kinetic.formats.{_MODULES[ggml_type]}"))
+
+
+def check_scales(fmt: Format, raw: NDArray[np.uint8], tensor: str) -> None:
+    """A block scale that is not finite would spread silently: refuse it by the tensor's name."""
+    if not fmt.QUANTISED:
+        return
+    blocks = raw.reshape(-1, fmt.BYTES)
+    for at in (fmt.D_AT, fmt.M_AT):
+        if at >= 0 and ((blocks[:, at + 1] & 0x7C) == 0x7C).any():
+            raise UnsupportedModel(
+                f"tensor '{tensor}' has a scale that is not a finite number; the file is damaged",
+                name="NON_FINITE_SCALE",
+            )

@@ -1,0 +1,1 @@
+"""Blocks that families share, written only with ``backends.base.Ops``."""

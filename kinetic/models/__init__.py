@@ -1,0 +1,27 @@
+"""Model families, one file each, named by ``general.architecture``."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from kinetic.errors import UnsupportedModel
+
+if TYPE_CHECKING:
+    from kinetic.backends.base import Weights
+    from kinetic.gguf import Gguf
+    from kinetic.models.family import Family
+
+ARCHITECTURES = ("gemma3", "llama")
+
+
+def build(gguf: Gguf, weights: Weights) -> Family:
+    """The family of ``gguf``, bound to its weights and settings. Checks shapes before anything runs."""
+    architecture = gguf.get("general.architecture", "str")
+    if architecture not in ARCHITECTURES:
+        raise UnsupportedModel(
+            f"architecture '{architecture}' is not one this build can run ({', '.join(ARCHITECTURES)})",
+            name="UNKNOWN_ARCHITECTURE",
+        )
+    family: Family = importlib.import_module(f"kinetic.models.{architecture}").build(gguf, weights)
+    return family

@@ -1,0 +1,61 @@
+"""Llama 2 and 3, Mistral, SmolLM2 and others that name their architecture 'llama' (dense)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kinetic.backends.base import Array, Attention, Ops, Rope, Weights
+from kinetic.backends.rope_tables import frequencies
+from kinetic.layers.attention import grouped_query
+from kinetic.layers.head import logits
+from kinetic.layers.mlp import gated_mlp
+from kinetic.models.family import Family, expect_no_others, expect_shapes, optional, refuse, vector
+from kinetic.models.settings import Dense, linear_rope_factor, read_dense
+
+if TYPE_CHECKING:
+    from kinetic.gguf import Gguf
+
+
+def build(gguf: Gguf, weights: Weights) -> Family:
+    dense = read_dense(gguf, "llama")
+    if gguf.get("llama.expert_count", "int", 0):
+        raise refuse("UNSUPPORTED_LAYERS", "this file is a mixture of experts, which this build cannot run")
+    _check(weights, dense)
+    divisors = vector(weights["rope_freqs.weight"]) if "rope_freqs.weight" in weights else ()
+    factor = linear_rope_factor(gguf, "llama")
+    rope = Rope(frequencies(dense.rope_base, dense.rope_width, divisors, factor), interleaved=True)
+    layers = tuple(
+        Attention(i, dense.heads, dense.kv_heads, dense.head_dim, dense.scale) for i in range(dense.layers)
+    )
+
+    def forward(ops: Ops) -> Array:
+        x = ops.embed(weights["token_embd.weight"])
+        for i, spec in enumerate(layers):
+            prefix = f"blk.{i}."
+            normed = ops.rms_norm(x, weights[f"{prefix}attn_norm.weight"], dense.eps)
+            x = ops.add(x, grouped_query(ops, weights, prefix, normed, spec, rope))
+            normed = ops.rms_norm(x, weights[f"{prefix}ffn_norm.weight"], dense.eps)
+            x = ops.add(x, gated_mlp(ops, weights, prefix, normed, "silu"))
+        return logits(ops, weights, x, dense.eps)
+
+    return Family("llama", dense.vocab_size, dense.context_length, layers, forward)
+
+
+def _check(weights: Weights, d: Dense) -> None:
+    e, q, kv = d.width, d.heads * d.head_dim, d.kv_heads * d.head_dim
+    needed: dict[str, tuple[int, ...]] = {"token_embd.weight": (d.vocab_size, e), "output_norm.weight": (e,)}
+    extra: dict[str, tuple[int, ...]] = {"output.weight": (d.vocab_size, e), "rope_freqs.weight": (d.rope_width // 2,)}
+    for i in range(d.layers):
+        p = f"blk.{i}."
+        needed |= {f"{p}attn_norm.weight": (e,), f"{p}ffn_norm.weight": (e,)}
+        needed |= {f"{p}attn_q.weight": (q, e), f"{p}attn_k.weight": (kv, e), f"{p}attn_v.weight": (kv, e)}
+        needed |= {f"{p}attn_output.weight": (e, q), f"{p}ffn_down.weight": (e, d.ffn)}
+        needed |= {f"{p}ffn_gate.weight": (d.ffn, e), f"{p}ffn_up.weight": (d.ffn, e)}
+        extra |= {f"{p}attn_q.bias": (q,), f"{p}attn_k.bias": (kv,), f"{p}attn_v.bias": (kv,)}
+        extra |= {f"{p}attn_output.bias": (e,), f"{p}ffn_down.bias": (e,)}
+        extra |= {f"{p}ffn_gate.bias": (d.ffn,), f"{p}ffn_up.bias": (d.ffn,)}
+        # Old converters repeat the frequencies in every layer; llama.cpp ignores them too.
+        extra |= {f"{p}attn_rot_embd.weight": (d.rope_width // 2,), f"{p}attention.rotary_emb.inv_freq": (d.rope_width // 2,)}
+    present = needed | optional(weights, extra)
+    expect_shapes(weights, present)
+    expect_no_others(weights, set(present))

@@ -1,0 +1,129 @@
+"""Settings of a dense transformer as its GGUF metadata gives them, checked for sense."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kinetic.bits import round_f32
+from kinetic.models.family import refuse
+
+if TYPE_CHECKING:
+    from kinetic.gguf import Gguf
+
+MAX_LAYERS = 4096
+MAX_CONTEXT = 1 << 24
+MAX_WIDTH = 1 << 20
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Letters as in ``backends.base``. ``scale`` is 1 / sqrt(D) rounded to float32."""
+
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    vocab_size: int
+    context_length: int
+    eps: float
+    rope_base: float
+    rope_width: int
+    scale: float
+
+
+def read_dense(gguf: Gguf, architecture: str) -> Dense:
+    """The settings under ``architecture.*``; raises UnsupportedModel with the offending key."""
+    layers = _positive(gguf, f"{architecture}.block_count", MAX_LAYERS)
+    width = _positive(gguf, f"{architecture}.embedding_length", MAX_WIDTH)
+    heads = _positive(gguf, f"{architecture}.attention.head_count", 1 << 16)
+    kv_heads = uniform(gguf, f"{architecture}.attention.head_count_kv", layers, heads)
+    head_dim = _optional(gguf, f"{architecture}.attention.key_length", 0) or _share(width, heads, architecture)
+    value_dim = _optional(gguf, f"{architecture}.attention.value_length", head_dim)
+    if value_dim != head_dim:
+        raise refuse("UNSUPPORTED_HEADS", f"value heads of width {value_dim} beside key heads of {head_dim}")
+    if kv_heads > heads or heads % kv_heads:
+        raise refuse("BAD_HEAD_COUNT", f"{heads} query heads cannot share {kv_heads} key/value heads")
+    rope_width = _optional(gguf, f"{architecture}.rope.dimension_count", head_dim)
+    if rope_width > head_dim or rope_width % 2:
+        raise refuse("BAD_ROPE_WIDTH", f"{architecture}.rope.dimension_count {rope_width} does not fit heads of {head_dim}")
+    embedding = gguf.tensors.get("token_embd.weight")
+    if embedding is None:
+        raise refuse("MISSING_TENSOR", "tensor 'token_embd.weight' is missing; the file is not a complete model")
+    return Dense(
+        layers=layers,
+        width=width,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        ffn=uniform(gguf, f"{architecture}.feed_forward_length", layers, 0),
+        vocab_size=_vocabulary(gguf, embedding.shape[0]),
+        context_length=_positive(gguf, f"{architecture}.context_length", MAX_CONTEXT),
+        eps=gguf.get(f"{architecture}.attention.layer_norm_rms_epsilon", "float"),
+        rope_base=_rope_base(gguf, f"{architecture}.rope.freq_base"),
+        rope_width=rope_width,
+        scale=float(round_f32(1.0 / math.sqrt(head_dim))),
+    )
+
+
+def _share(width: int, heads: int, architecture: str) -> int:
+    if width % heads:
+        raise refuse("BAD_HEAD_COUNT", f"{architecture}: width {width} does not divide into {heads} heads")
+    return width // heads
+
+
+def _positive(gguf: Gguf, key: str, maximum: int) -> int:
+    return _in_range(key, gguf.get(key, "int"), maximum)
+
+
+def _optional(gguf: Gguf, key: str, default: int) -> int:
+    value = gguf.get(key, "int", default)
+    return value if value == default else _in_range(key, value, MAX_WIDTH)
+
+
+def _in_range(key: str, value: int, maximum: int) -> int:
+    if not 1 <= value <= maximum:
+        raise refuse("BAD_SETTING", f"'{key}' is {value}; it must lie between 1 and {maximum}")
+    return value
+
+
+def uniform(gguf: Gguf, key: str, layers: int, default: int) -> int:
+    """A number that may be given once or per layer. This build needs it equal in every layer."""
+    value = gguf.metadata.get(key, default)
+    values = list(value) if not isinstance(value, int) else [value]
+    if isinstance(value, (str, float)) or not values or (len(values) > 1 and len(values) < layers):
+        raise refuse("BAD_SETTING", f"'{key}' must be a whole number, or one for each of the {layers} layers")
+    if len(set(values)) != 1:
+        raise refuse("UNSUPPORTED_LAYERS", f"'{key}' differs between layers, which this architecture does not use")
+    return _in_range(key, int(values[0]), MAX_WIDTH)
+
+
+def _rope_base(gguf: Gguf, key: str) -> float:
+    base: float = gguf.get(key, "float", 10000.0)
+    if not (math.isfinite(base) and base > 1.0):
+        raise refuse("BAD_SETTING", f"'{key}' is {base}; it must be a number above 1")
+    return base
+
+
+def _vocabulary(gguf: Gguf, rows: int) -> int:
+    tokens = gguf.metadata.get("tokenizer.ggml.tokens")
+    if tokens is not None and len(tokens) != rows:
+        raise refuse(
+            "VOCABULARY_SIZE", f"the tokenizer has {len(tokens)} entries but 'token_embd.weight' has {rows} rows"
+        )
+    return rows
+
+
+def linear_rope_factor(gguf: Gguf, architecture: str) -> float:
+    """What positions are divided by. Refuses the scalings that this build does not compute."""
+    kind = gguf.get(f"{architecture}.rope.scaling.type", "str", "linear")
+    factor: float = gguf.get(f"{architecture}.rope.scaling.factor", "float", 0.0)
+    factor = factor or gguf.get(f"{architecture}.rope.scale_linear", "float", 0.0) or 1.0
+    if kind not in ("none", "linear"):
+        raise refuse("UNSUPPORTED_ROPE", f"rope scaling '{kind}' is not supported by this build")
+    if not (math.isfinite(factor) and factor > 0):
+        raise refuse("BAD_SETTING", f"the rope scaling factor is {factor}; it must be a positive number")
+    return 1.0 if kind == "none" else factor

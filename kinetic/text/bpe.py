@@ -1,0 +1,129 @@
+"""Byte-pair encoding: words, then the merges of the model file in their order.
+
+Two kinds of file use it. In most ("gpt2") a word is turned into its UTF-8
+bytes and every byte into one printable character, so that all 256 bytes are in
+the vocabulary. In "gemma4" files words stay as they are, spaces become U+2581
+and what has no token falls back to ``<0xNN>`` tokens.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from kinetic.text.merging import merge
+from kinetic.text.pretokenize import PreTokenizer, pre_tokenizer, word_splitter
+from kinetic.text.spm import ESCAPED_SPACE, chunk_splitter
+from kinetic.text.vocabulary import Vocabulary, as_list, bad
+
+CACHED_WORDS = 1 << 17
+"""Words whose tokens are remembered, some 20 MB at most; then the memory is emptied and starts anew."""
+
+
+def byte_characters() -> str:
+    """The printable character of each byte, as a string of 256.
+
+    Printable Latin-1 stands for itself, the other 68 bytes map to U+0100 and up in their order (GPT-2's table).
+    """
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    return "".join(chr(byte if byte in printable else next(others)) for byte in range(256))
+
+
+BYTE_CHARACTERS = byte_characters()
+CHARACTER_BYTES = {character: byte for byte, character in enumerate(BYTE_CHARACTERS)}
+_SURROGATES = re.compile("[\ud800-\udfff]")
+_TO_CHARACTERS = str.maketrans({chr(byte): character for byte, character in enumerate(BYTE_CHARACTERS)})
+
+
+class BytePairEncoder:
+    """Text -> ids, without special tokens. Safe to share between threads."""
+
+    def __init__(self, vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> None:
+        self._vocabulary = vocabulary
+        self._merges = metadata.get("tokenizer.ggml.merges")  # read when first needed
+        if not isinstance(self._merges, Sequence) or not self._merges:
+            raise bad("MISSING_MERGES", "tokenizer.ggml.merges is missing or empty")
+        self.raw = vocabulary.model == "gemma4"
+        """Words are UTF-8 text instead of byte characters."""
+        self.pre = self._pre_tokenizer(metadata)
+        self.add_bos = self.pre.add_bos
+        self._cache: dict[str, list[int]] = {}
+
+    def encode(self, text: str, *, at_start: bool) -> list[int]:
+        """Tokens of a run of ordinary text. ``at_start`` does not matter here. Lone surrogates become U+FFFD."""
+        text = _SURROGATES.sub("\ufffd", text)
+        cache = self._cache
+        ids: list[int] = []
+        for word in self._words(text):
+            found = cache.get(word)
+            if found is None:
+                found = self._remember(word)
+            ids += found
+        return ids
+
+    def _remember(self, word: str) -> list[int]:
+        if len(self._cache) >= CACHED_WORDS:
+            self._cache.clear()
+        ids = self._cache[word] = self._encode_word(word)
+        return ids
+
+    def _encode_word(self, word: str) -> list[int]:
+        plain = self._vocabulary.plain
+        if not self.raw:
+            word = word.encode("utf-8").decode("latin-1").translate(_TO_CHARACTERS)
+        whole = self.pre.ignore_merges or (self.raw and word[0] == "\n")
+        if whole and word in plain:
+            return [plain[word]]
+        rank = self._ranks.get
+        ids = []
+        for symbol in merge(list(word), lambda left, right: rank(f"{left} {right}")):
+            token = plain.get(symbol)
+            ids += [token] if token is not None else self._fallback(symbol)
+        return ids
+
+    def _fallback(self, symbol: str) -> list[int]:
+        """Tokens of the single characters or bytes; what has none is dropped, as in llama.cpp."""
+        if self.raw:
+            table = self._vocabulary.bytes_to_id
+            return [table[byte] for byte in symbol.encode("utf-8") if byte in table]
+        plain = self._vocabulary.plain
+        return [plain[character] for character in symbol if character in plain]
+
+    @cached_property
+    def _ranks(self) -> dict[str, int]:
+        """Merge as written, "left right" -> its place, the first of equals. Tokens hold no space, so this is unique."""
+        merges = as_list(self._merges)
+        if not isinstance(merges[0], str):
+            raise bad("MISSING_MERGES", "tokenizer.ggml.merges is not a list of strings")
+        return dict(zip(reversed(merges), range(len(merges) - 1, -1, -1), strict=True))
+
+    @cached_property
+    def _words(self) -> Callable[[str], list[str]]:
+        split = word_splitter(self.pre.stages)
+        if not self.raw:
+            return split
+        chunks = chunk_splitter(self._vocabulary.tokens)
+        return lambda text: [chunk for line in split(text.replace(" ", ESCAPED_SPACE)) for chunk in chunks(line)]
+
+    def _pre_tokenizer(self, metadata: Mapping[str, Any]) -> PreTokenizer:
+        name = metadata.get("tokenizer.ggml.pre")
+        if self.raw:
+            name = "gemma4"
+        elif name is None:
+            self._vocabulary.warnings.append(
+                "the file names no pre-tokenizer, so 'default' is used and answers will be worse:"
+                " a newer conversion of the model would name it"
+            )
+            name = "default"
+        return pre_tokenizer(str(name))
+
+
+def piece_bytes(text: str) -> bytes:
+    """Bytes of a byte-level token. Characters outside the table, which broken files have, stay themselves."""
+    try:
+        return bytes([CHARACTER_BYTES[character] for character in text])
+    except KeyError:
+        return text.encode("utf-8", "surrogateescape")

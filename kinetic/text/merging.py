@@ -1,0 +1,42 @@
+"""Joining neighbours until no pair may be joined: the loop under both byte-pair and SentencePiece tokenisers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+
+Priority = Callable[[str, str], float | None]
+"""Rank of joining two neighbours, lowest first; None where they may not be joined."""
+
+
+def merge(symbols: list[str], priority: Priority) -> list[str]:
+    """Join the pair of lowest rank, the leftmost of equals, until none is left.
+
+    ``symbols`` is consumed. O(n log n) in its length.
+    """
+    count = len(symbols)
+    following = list(range(1, count + 1))
+    previous = list(range(-1, count - 1))
+    heap: list[tuple[float, int, int, int]] = []
+    for left in range(count - 1):
+        rank = priority(symbols[left], symbols[left + 1])
+        if rank is not None:
+            heap.append((rank, left, left + 1, len(symbols[left]) + len(symbols[left + 1])))
+    heapify(heap)
+
+    while heap:
+        _, left, right, length = heappop(heap)
+        # An entry is stale when either side was joined to something else meanwhile.
+        if not symbols[left] or not symbols[right] or len(symbols[left]) + len(symbols[right]) != length:
+            continue
+        symbols[left] += symbols[right]
+        symbols[right] = ""
+        after = following[left] = following[right]
+        if after < count:
+            previous[after] = left
+        for first, second in ((previous[left], left), (left, after)):
+            if first >= 0 and second < count:
+                rank = priority(symbols[first], symbols[second])
+                if rank is not None:
+                    heappush(heap, (rank, first, second, len(symbols[first]) + len(symbols[second])))
+    return [symbol for symbol in symbols if symbol]

@@ -1,0 +1,87 @@
+"""Frozen records that cross layers. They hold plain numbers and text, never arrays or devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+PROFILE = "kinetic-1-draft.1"
+"""Name of the arithmetic (docs/NUMERICS.md). A receipt can be rerun only under its own profile."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Settings that choose a token from a row of logits, with llama.cpp's defaults.
+
+    Floats are rounded once to binary32 where they are used. ``top_k`` 0 means
+    off, ``repeat_last_n`` -1 means the whole context and 0 means off,
+    ``temperature`` <= 0 means the argmax with the lowest id.
+    """
+
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    repeat_last_n: int = 64
+    repeat_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    seed: int = 0
+    """Unsigned 64-bit. Drawing a fresh one is the caller's business; it is always recorded."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One completion, in token ids only."""
+
+    prompt: tuple[int, ...]
+    sampling: Sampling = field(default_factory=Sampling)
+    max_tokens: int = -1
+    """-1: until an end token or the context is full."""
+    end_tokens: frozenset[int] = frozenset()
+    completion_index: int = 0
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows for one forward pass. Row i is ``tokens[i]`` at ``positions[i]`` of sequence ``sequences[i]``.
+
+    ``outputs`` are the row indices whose logits are wanted, ascending.
+    """
+
+    tokens: tuple[int, ...]
+    positions: tuple[int, ...]
+    sequences: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One generated token. ``position`` is its index in the sequence (the number of tokens before it)."""
+
+    token: int
+    position: int
+    runner_up: int
+    """Second choice among the logits (before sampling), or -1."""
+    gap: float
+    """Difference of the two best logits of the row."""
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """One file of a model, as a receipt names it."""
+
+    name: str
+    size: int
+    blake3: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class ModelIdentity:
+    architecture: str
+    files: tuple[ModelFile, ...]
+
+
+STOP_REASONS = ("end", "stop", "length", "context", "interrupt")
+"""end token, stop string, max_tokens reached, context full, interrupted by the user."""

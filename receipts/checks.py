@@ -1,0 +1,103 @@
+"""What a receipt must agree with itself about, beyond the form of each field (steps 6, 7 and 11 of FORMAT.md).
+
+Two groups, for a reason: the question must agree before anything is rerun, but
+the answer's own redundancy (its digest, the stop reason) is judged after the
+rerun, which can say *which* token was changed.
+"""
+
+from __future__ import annotations
+
+from ktc.digest import token_digest
+from ktc.errors import Malformed, Unverifiable
+from receipts.batch import check_parent
+from receipts.identity import challenge_seed
+from receipts.schema import Record, check_form
+
+KNOWN_EXTENSIONS: frozenset[str] = frozenset()
+"""Critical extensions this version understands."""
+
+
+def check_record(record: object) -> Record:
+    """The record itself if its form holds and its question agrees with itself."""
+    checked = check_form(record)
+    _check_model(checked)  # step 6
+    _check_prompt(checked)
+    _check_challenge(checked)
+    check_parent(checked)
+    _check_extensions(checked)  # steps 6 and 7
+    return checked
+
+
+def check_answer(record: Record) -> None:
+    """Raise Malformed if output, digest, stop reason, text and limits contradict each other."""
+    output = record["output"]
+    if token_digest(output["tokens"]) != output["digest"]:
+        raise Malformed("receipt.output.digest is not the digest of the output tokens", name="OUTPUT_DIGEST")
+    if len(record["logit_commit"]) not in (0, len(output["tokens"])):
+        raise Malformed("receipt.logit_commit must have one entry per output token, or none", name="LOGIT_COMMIT")
+    _check_stop(record)
+    for stop in record["stop"]["strings"]:
+        if stop in record["text"]:
+            raise Malformed("receipt.text goes on past a stop string", name="STOP_STRING")
+
+
+def _check_model(record: Record) -> None:
+    if not record["model"]["files"]:
+        raise Malformed("receipt.model.files names no file", name="NO_MODEL")
+
+
+def _check_prompt(record: Record) -> None:
+    prompt = record["prompt"]
+    if prompt["commitment"]:
+        if prompt["tokens"] or prompt["digest"]:
+            raise Malformed("a withheld prompt shows neither tokens nor their digest", name="PROMPT")
+    elif not prompt["tokens"]:
+        raise Malformed("receipt.prompt.tokens is empty", name="PROMPT")
+    elif token_digest(prompt["tokens"]) != prompt["digest"]:
+        raise Malformed("receipt.prompt.digest is not the digest of the prompt tokens", name="PROMPT_DIGEST")
+
+
+def _check_extensions(record: Record) -> None:
+    for name in record["crit"]:
+        if name not in record["ext"]:
+            raise Malformed(f"receipt.crit names '{name}', which receipt.ext does not hold", name="CRITICAL")
+        if name not in KNOWN_EXTENSIONS:
+            raise Unverifiable(f"the receipt needs the extension '{name}', unknown here", name="CRITICAL")
+
+
+def _check_challenge(record: Record) -> None:
+    if record["challenge"] and record["sampling"]["seed"] != challenge_seed(record):
+        raise Malformed("receipt.sampling.seed is not the one its challenge gives", name="CHALLENGE_SEED")
+
+
+def _check_stop(record: Record) -> None:
+    """The stop reason against the tokens. The engine looks for reasons in the order of STOP_REASONS."""
+    tokens, most, stop = record["output"]["tokens"], record["max_tokens"], record["stop"]
+    end_tokens, reason = set(stop["end_tokens"]), stop["reason"]
+    if 0 <= most < len(tokens):
+        raise _at_odds(f"{len(tokens)} tokens are more than max_tokens, {most}")
+    early = next((at for at, token in enumerate(tokens) if token in end_tokens), None)
+    if early is not None and early < len(tokens) - 1:
+        raise _at_odds(f"token {early} is an end token, yet tokens follow it")
+    if (early is not None) != (reason == "end"):
+        raise _at_odds(f"the reason is '{reason}', yet the last token is {'an' if reason != 'end' else 'no'} end token")
+    if reason == "stop" and not (tokens and stop["strings"]):
+        raise _at_odds("the reason is 'stop', yet there are no tokens or no stop strings")
+    if reason == "length" and len(tokens) != most:
+        raise _at_odds(f"the reason is 'length', yet {len(tokens)} tokens are not max_tokens, {most}")
+    if reason == "context":
+        _check_context(record)
+
+
+def _check_context(record: Record) -> None:
+    """The context is full when prompt and output together have as many tokens as it has places."""
+    context, prompt = record["overrides"]["context"], record["prompt"]
+    if context == 0:
+        raise _at_odds("the reason is 'context', yet overrides.context does not record its size")
+    total = len(prompt["tokens"]) + len(record["output"]["tokens"])
+    if not prompt["commitment"] and total != context:
+        raise _at_odds(f"the reason is 'context', yet {total} tokens do not fill {context} places")
+
+
+def _at_odds(why: str) -> Malformed:
+    return Malformed(f"receipt.stop is at odds with the output: {why}", name="STOP_REASON")

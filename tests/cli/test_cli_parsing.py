@@ -1,0 +1,148 @@
+"""The command line itself: what is understood, what is refused, and what it costs to ask."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from kinetic import errors
+from kinetic.cli import EXIT_CODES, build_parser, main
+from kinetic.errors import UsageError
+
+COMMANDS = ("run", "verify-receipt", "info", "pull", "models")
+
+
+def parse(*words):
+    command = build_parser()[1].choices[words[0]]
+    command.refuse_glued(words[1:])
+    return command.parse_intermixed_args(words[1:])
+
+
+def one_line(text):
+    return text.startswith("kinetic: ") and text.endswith("\n") and text.count("\n") == 1
+
+
+@pytest.mark.parametrize("word", ["-ngl7", "-n5", "-eq", "-t2", "-c4096", "-s42", "-pHello", "-l5+1", "-rstop"])
+def test_glued_forms_are_refused_not_misread(word):
+    with pytest.raises(UsageError) as caught:
+        parse("run", "m", "x", word)
+    assert caught.value.name == "GLUED_FLAG" and word in str(caught.value) and caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "m", "--temp", "0", "Hello"),
+        ("run", "--temp", "0", "m", "Hello"),
+        ("run", "m", "Hello", "--temp=0"),
+        ("run", "m", "--temperature", "0", "--", "Hello"),
+    ],
+)
+def test_flags_may_stand_anywhere(words):
+    options = parse(*words)
+    assert (options.model, options.prompt, options.temperature) == ("m", "Hello", 0.0)
+
+
+def test_flags_are_those_of_llama_cpp():
+    options = parse(
+        *("run", "m", "-p", "- x", "-sys", "S", "-n", "-2", "-c", "512", "-t", "2", "--temp", ".5", "--top-k", "0"),
+        *("--top-p", "1", "--min-p", "0", "--repeat-penalty", "1.1", "--repeat-last-n", "-1", "--frequency-penalty"),
+        *("0.5", "--presence-penalty", "-0.5", "-l", "5+1.5", "-l", "6-inf", "-s", "-1", "-r", "a", "--stop", "b"),
+    )
+    assert (options.prompt_flag, options.system, options.n_predict, options.ctx_size) == ("- x", "S", -2, 512)
+    assert (options.temperature, options.top_k, options.repeat_last_n, options.presence_penalty) == (0.5, 0, -1, -0.5)
+    assert options.logit_bias == [(5, 1.5), (6, float("-inf"))] and options.stop == ["a", "b"] and options.seed == -1
+
+
+def test_defaults_are_those_of_llama_cpp():
+    options = parse("run", "m")
+    assert (options.temperature, options.top_k, options.top_p, options.min_p) == (0.8, 40, 0.95, 0.05)
+    assert (options.repeat_last_n, options.repeat_penalty, options.seed, options.n_predict) == (64, 1.0, -1, -1)
+
+
+@pytest.mark.parametrize("text", ["5", "5+", "+1", "5*2", "5+x", "5+nan", "5 + 1", "²+1", "5+1_0"])
+def test_a_logit_bias_has_one_form(text):
+    with pytest.raises(UsageError):
+        parse("run", "m", "x", "-l", text)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("nothing",),
+        ("run",),
+        ("run", "m", "a", "b"),
+        ("run", "m", "x", "--temp"),
+        ("run", "m", "x", "--temp", "warm"),
+        ("run", "m", "x", "--tem", "1"),
+        ("run", "m", "x", "-n", "many"),
+        ("--nothing",),
+        ("pull",),
+        ("info",),
+    ],
+)
+def test_misuse_is_one_line_and_exit_code_2(capsys, words):
+    assert main(words) == 2
+    assert one_line(capsys.readouterr().err)
+
+
+def test_help(kinetic, capsys):
+    text = kinetic("--help").stdout
+    assert kinetic().stdout == text
+    for command in COMMANDS:
+        assert command in text
+        assert main([command, "--help"]) == 0
+        assert capsys.readouterr().out.startswith(f"usage: kinetic {command} ")
+
+
+def test_help_documents_every_exit_code():
+    documented = {int(code) for code in re.findall(r"(?:^|  )(\d+) ", EXIT_CODES)}
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.KineticError)]
+    assert documented == {0, 10, 12, 130, 141} | {kind.exit_code for kind in kinds}
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert re.fullmatch(r"kinetic \d+\.\d+\.\S+ \(kinetic-1\S*\)\n", capsys.readouterr().out)
+
+
+def test_help_loads_nothing_heavy():
+    program = "import sys; from kinetic.cli import main; main(['run', '--help']); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in done.stderr.split()}
+    assert not loaded & {"numpy", "numba", "jinja2", "regex", "blake3", "cbor2", "nacl", "receipts", "typer", "json"}
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    program = "import sys; from kinetic.cli import main; sys.exit(main(['models']))"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b"" and process.wait() == 141
+
+
+def test_models(kinetic, tmp_path):
+    assert "kinetic pull smollm2" in kinetic("models").stdout
+    (tmp_path / "mine.gguf").write_bytes(b"GGUF")
+    kinetic("pull", tmp_path / "mine.gguf", "-q")
+    rows = {row["name"]: row for row in json.loads(kinetic("models", "--json").stdout)}
+    assert rows["mine"]["pulled"] and rows["mine"]["path"] == str(tmp_path / "home" / "models" / "mine.gguf")
+    assert not rows["smollm2"]["pulled"] and rows["smollm2"]["license"] == "Apache-2.0"
+    assert not rows["gemma3-270m"]["pulled"]
+
+
+def test_pull(kinetic, tmp_path):
+    (tmp_path / "mine.gguf").write_bytes(b"GGUF")
+    done = kinetic("pull", tmp_path / "mine.gguf")
+    assert done.stdout == f"{tmp_path / 'home' / 'models' / 'mine.gguf'}\n"
+    (tmp_path / "bad.gguf").write_bytes(b"oops")
+    assert one_line(kinetic("pull", tmp_path / "bad.gguf", check=11).stderr)
+    assert one_line(kinetic("pull", "nothing", check=3).stderr)
+    assert one_line(kinetic("pull", "pypi:nothing", check=2).stderr)
+
+
+@pytest.mark.parametrize("command", ["run", "info"])
+def test_models_that_are_not_there(kinetic, command):
+    assert "kinetic pull smollm2" in kinetic(command, "smollm2", check=3).stderr
+    assert one_line(kinetic(command, "nothing.gguf", check=3).stderr)

@@ -1,0 +1,88 @@
+"""FORMAT.md says what the code does: its example, its limits, its fields, its tables of codes and names."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from ktc import digest, limits, signature
+from receipts import sign
+from receipts.encode import canonical_bytes, question_id, read_receipt, receipt_id, to_json
+from receipts.errors import VERDICTS
+from receipts.fields import ListOf, Table
+from receipts.schema import RECEIPT, SAMPLERS
+from tests.support.sample_receipts import SEED, sample
+from tests.unit.test_receipt_encode import MUTANTS, NOT_THE_QUESTION
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "FORMAT.md").read_text(encoding="utf-8")
+EXAMPLE = TEXT.split("```json\n")[1].split("```")[0]
+DATA = re.findall(r"^\| `([^`]+)` \| (.*?) \| (.*?) \|", TEXT, re.MULTILINE)
+
+
+def paths(field, path=""):
+    """Dotted names of all fields, ``[]`` after a list of tables."""
+    if isinstance(field, Table):
+        return [leaf for name, inner in field.fields.items() for leaf in paths(inner, f"{path}.{name}".lstrip("."))]
+    if isinstance(field, ListOf) and isinstance(field.item, Table):
+        return paths(field.item, path + "[]")
+    return [path]
+
+
+def test_the_example_is_a_receipt_and_has_these_ids():
+    receipt = read_receipt(EXAMPLE.encode())
+    assert to_json(receipt) == EXAMPLE
+    assert receipt.record == sample()
+    assert receipt.signatures == [sign.sign_record(sample(), SEED)]
+    for value in (receipt_id(sample()), question_id(sample()), signature.key_id(signature.key_pair(SEED).public)):
+        assert f"`{value}`" in TEXT
+    data = canonical_bytes(sample())
+    assert f"{len(data)} bytes, beginning `{data[:16].hex(' ')}`" in TEXT
+
+
+def test_limits():
+    documented = {name: int(value) for name, value, _ in DATA if name.startswith("MAX_")}
+    assert documented == {name: value for name, value in vars(limits).items() if name.startswith("MAX_")}
+
+
+def test_fields_stand_in_the_schemas_order():
+    documented = [name for name, _, part in DATA if part in ("Q", "A", "C", "-")]
+    assert documented == paths(RECEIPT)
+
+
+@pytest.mark.parametrize("path", MUTANTS)
+def test_the_part_column_is_true(path):
+    if path in ("type", "version", "prompt.tokens", "parent.root", "challenge", "crit", "ext"):
+        return  # refused when changed alone, or hashed through another field
+    name = re.sub(r"\.\d+", "[]", path).removesuffix("[]")
+    part = next(
+        part for field, _, part in DATA if field in (name, name.replace("ext.note", "ext")) or f"{name}[]" in field
+    )
+    assert (part == "Q") == (path not in NOT_THE_QUESTION and not path.startswith("parent."))
+
+
+def test_domain_strings():
+    for value in vars(digest).values():
+        if isinstance(value, bytes):
+            assert f"`{value.decode()[:-1]}\\0`" in TEXT
+
+
+def test_words_and_codes():
+    assert ", ".join(f"`{name}`" for name in SAMPLERS) in TEXT.replace("\n", " ")
+    assert f"DSSEv1 {len(sign.PAYLOAD_TYPE)} {sign.PAYLOAD_TYPE} LENGTH" in TEXT
+    for code, word in VERDICTS.items():
+        if code not in (1, 3):
+            assert f"| {code} | {word} |" in TEXT
+
+
+def test_every_name_a_check_step_gives_is_raised_somewhere():
+    raised = set()
+    for folder in ("ktc", "receipts"):
+        for file in (ROOT / folder).glob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Constant):
+                    raised.add(node.value)
+    steps = TEXT.split("## Checking a receipt")[1].split("## Verdicts")[0]
+    named = set(re.findall(r"`([A-Z][A-Z0-9_]+)`", steps)) - {"MAX_FILE_BYTES", "DIFFERS"}
+    assert named <= raised

@@ -1,0 +1,71 @@
+"""Which settings are refused, which are accepted, and their one canonical form."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kinetic.backends.reference.candidates import candidates
+from kinetic.errors import UsageError
+from kinetic.sampling import Sampler, validate
+from kinetic.types import Sampling
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *[("temperature", v) for v in (math.nan, math.inf, -math.inf, 2.0**-121, 1e-45, 1e39, 10**400)],
+        *[("top_k", v) for v in (-1, 2**31, 1.5)],
+        *[("top_p", v) for v in (-0.01, 1.01, math.nan, math.inf)],
+        *[("min_p", v) for v in (-0.01, 1.01, math.nan, math.inf)],
+        *[("repeat_last_n", v) for v in (-2, 2**31, 0.5)],
+        *[("repeat_penalty", v) for v in (0.0, -1.0, 1e-50, math.nan, math.inf)],
+        *[("frequency_penalty", v) for v in (math.nan, math.inf, -math.inf, 1e39)],
+        *[("presence_penalty", v) for v in (math.nan, math.inf, -math.inf, 1e39)],
+        *[("seed", v) for v in (-1, 2**64, 0.0)],
+        *[("logit_bias", ((i, 1.0),)) for i in (-1, 10, 1.0)],
+        *[("logit_bias", ((1, v),)) for v in (math.nan, math.inf, 1e39)],
+        ("logit_bias", ((1, 3e38), (1, 3e38))),
+        ("logit_bias", tuple((i, -math.inf) for i in range(10))),
+    ],
+)
+def test_senseless_settings_are_refused(field, value):
+    with pytest.raises(UsageError, match=f"^{field} is .*, but must be ") as caught:
+        validate(replace(Sampling(), **{field: value}), 10)
+    assert caught.value.name == f"BAD_{field.upper()}"
+
+
+@pytest.mark.parametrize("index", [-1, 2**32, 0.5])
+def test_a_senseless_completion_index_is_refused(index):
+    with pytest.raises(UsageError, match=r"^completion_index"):
+        Sampler(Sampling(), index, 10)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *[("temperature", v) for v in (0, 2.0**-120, 3e38)],
+        *[("top_k", v) for v in (0, 1, 2**31 - 1)],
+        *[("top_p", v) for v in (0, 1)],
+        *[("min_p", v) for v in (0, 1)],
+        *[("repeat_last_n", v) for v in (-1, 0, 2**31 - 1)],
+        *[("seed", v) for v in (0, 2**64 - 1)],
+        ("logit_bias", ((0, -math.inf), (9, -3e38))),
+    ],
+)
+def test_extreme_settings_are_accepted(field, value):
+    settings = replace(Sampling(), **{field: value})
+    row = np.arange(10, dtype=np.float32)
+    assert 0 <= Sampler(settings, 0, 10).draw(row, [1], candidates).token < 10
+
+
+def test_canonical_form():
+    settings = Sampling(temperature=-3, frequency_penalty=-0.0, logit_bias=((7, 1.0), (2, -math.inf), (7, 0.1)))
+    s = validate(settings, 10)
+    assert math.copysign(1, s.temperature) == 1
+    assert s.temperature == 0
+    assert math.copysign(1, s.frequency_penalty) == 1
+    assert s.top_p == float(np.float32(0.95))
+    assert s.logit_bias == ((2, -math.inf), (7, float(np.float32(1) + np.float32(0.1))))
+    assert validate(s, 10) == s

@@ -1,0 +1,1 @@
+"""Programs about the project itself: checks of its source (standard library only), vectors, the demo."""

@@ -1,0 +1,201 @@
+"""Vectors of the arithmetic: ``python -m tools.make_vectors`` computes conformance/vectors/ops anew.
+
+Each file is one operation of the profile: inputs, and the outputs of the
+reference backend, as little-endian bytes in hex. Any implementation, in any
+language, is right only if it gives these bits. A file that changes means that
+the arithmetic changed; then the profile's draft number must rise.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinetic import rng
+from kinetic.backends.base import CHUNK, Attention, Rope, Weight
+from kinetic.backends.reference import functions, quantise
+from kinetic.backends.reference.candidates import candidates
+from kinetic.backends.reference.ops import ReferenceOps
+from kinetic.backends.rope_tables import frequencies
+from kinetic.bits import F32
+from kinetic.formats import RUNNABLE, by_type
+from kinetic.sampling import Sampler
+from kinetic.types import PROFILE, Batch, Sampling
+
+FOLDER = Path(__file__).resolve().parent.parent / "conformance" / "vectors" / "ops"
+
+EDGES = [0.0, -0.0, 1e-45, -1e-45, 1.1754944e-38, -87.0, -87.00001, -104.0, -105.0, 88.72, 88.73, np.inf, -np.inf]
+
+# Bytes that hold the exponent of a float16, bfloat16 or float32, by format; bit 6 is cleared to keep it below 1.
+EXPONENT_BYTES = {
+    "F32": (3,),
+    "F16": (1,),
+    "BF16": (1,),
+    "Q8_0": (1,),
+    "Q4_0": (1,),
+    "Q4_1": (1, 3),
+    "Q4_K": (1, 3),
+    "Q5_K": (1, 3),
+    "Q6_K": (209,),
+}
+
+Vector = dict[str, Any]
+
+
+def vectors() -> Iterator[tuple[str, Vector]]:
+    """(name, content) of every file."""
+    yield "exp", _function(functions.exp32)
+    yield "silu", _function(functions.silu)
+    yield "gelu", _function(functions.gelu)
+    yield "quantise", _quantise()
+    yield "rms_norm", _rms_norm()
+    yield "rope", _rope(interleaved=False)
+    yield "rope_interleaved", _rope(interleaved=True)
+    yield "attend", _attend(window=0)
+    yield "attend_window", _attend(window=5)
+    for type_id in sorted(RUNNABLE):
+        name = by_type(type_id, "").NAME
+        yield f"linear_{name.lower()}", _linear(type_id, name)
+    yield "random_bits", _random_bits()
+    yield "draw", _draw()
+
+
+def main() -> int:
+    """Write what changed; 1 if a file that was there did."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    before = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.json")}
+    after = {f"{name}.json": dump(vector) for name, vector in vectors()}
+    for name in sorted(before.keys() | after.keys()):
+        if name not in after:
+            (FOLDER / name).unlink()
+        elif before.get(name) != after[name]:
+            (FOLDER / name).write_text(after[name], encoding="utf-8")
+    changed = sorted(name for name in before if after.get(name) != before[name])
+    for name in changed:
+        print(f"{name} changed: the arithmetic is another, so the profile must be too")
+    print(f"vectors: {len(after)} files, {len(changed)} changed, {len(after.keys() - before.keys())} new")
+    return 1 if changed else 0
+
+
+def dump(vector: Vector) -> str:
+    return json.dumps({"profile": PROFILE, **vector}, indent=1) + "\n"
+
+
+def _vector(op: str, parameters: Vector, inputs: dict[str, NDArray[Any]], outputs: dict[str, NDArray[Any]]) -> Vector:
+    arrays = {
+        side: {name: _array(value) for name, value in group.items()}
+        for side, group in (("inputs", inputs), ("outputs", outputs))
+    }
+    return {"op": op, "parameters": parameters, **arrays}
+
+
+def _array(value: NDArray[Any]) -> Vector:
+    little = np.ascontiguousarray(value).astype(value.dtype.newbyteorder("<"))
+    return {"dtype": value.dtype.name, "shape": list(value.shape), "hex": little.tobytes().hex()}
+
+
+# --- inputs: the project's own generator, so that they are the same everywhere ---
+
+
+def _bytes(stream: int, count: int) -> NDArray[np.uint8]:
+    words = [rng.random_bits(stream, 0, i, 0).to_bytes(8, "little") for i in range(-(-count // 8))]
+    return np.frombuffer(b"".join(words)[:count], np.uint8).copy()
+
+
+def _floats(stream: int, *shape: int) -> F32:
+    """float32 in -8..8 with 24 random bits, so that nothing repeats and everything is exact."""
+    whole = _bytes(stream, 4 * int(np.prod(shape))).view(np.uint32) >> np.uint32(8)
+    return ((whole.astype(np.float32) - np.float32(1 << 23)) * np.float32(2.0**-20)).reshape(shape)
+
+
+def _ops(positions: list[int]) -> ReferenceOps:
+    rows = len(positions)
+    batch = Batch(tokens=(0,) * rows, positions=tuple(positions), sequences=(0,) * rows, outputs=())
+    return ReferenceOps(batch, {})
+
+
+def _weight(values: F32) -> Weight:
+    return Weight("weight", 0, values.shape, values.reshape(1, -1).view(np.uint8))
+
+
+# --- one operation each ---
+
+
+def _function(function: Callable[[F32], F32]) -> Vector:
+    x = np.concatenate([np.array(EDGES, np.float32), _floats(1, 51) * np.float32(8)])
+    x = x if function is functions.exp32 else x[np.isfinite(x)]
+    return _vector(function.__name__, {}, {"x": x}, {"y": function(x)})
+
+
+def _quantise() -> Vector:
+    x = _floats(2, 5, 64)
+    x[1, :32] = np.arange(32, dtype=np.float32) - np.float32(15.5)  # amax 15.5
+    x[2] *= np.float32(2.0**-100)  # below the smallest block that is kept
+    x[3] *= np.float32(2.0**120)
+    x[4, 7], x[4, 40] = np.nan, np.inf
+    q, d = quantise.quantise(x)
+    d = np.where(np.isnan(d), np.float32(np.nan), d)  # no NaN but the plain one in a file
+    return _vector("quantise", {}, {"x": x}, {"q": q, "d": d})
+
+
+def _rms_norm() -> Vector:
+    x, w, eps = _floats(3, 3, 40), _floats(4, 40), 1e-5
+    return _vector("rms_norm", {"eps": eps}, {"x": x, "weight": w}, {"y": _ops([0, 1, 2]).rms_norm(x, _weight(w), eps)})
+
+
+def _rope(*, interleaved: bool) -> Vector:
+    positions, base, rotated, head_dim = [0, 1, 255, 8191], 10000.0, 12, 16
+    x = _floats(5, len(positions), 2 * head_dim)
+    rope = Rope(frequencies(base, rotated), interleaved)
+    parameters = {"positions": positions, "base": base, "rotated": rotated, "head_dim": head_dim}
+    y = _ops(positions).rope(x, rope, head_dim)
+    return _vector("rope", parameters | {"interleaved": interleaved}, {"x": x}, {"y": y})
+
+
+def _attend(*, window: int) -> Vector:
+    rows, spec = CHUNK + 4, Attention(layer=0, heads=2, kv_heads=1, head_dim=4, scale=0.5, window=window)
+    q, k, v = (_floats(6 + i, rows, heads * spec.head_dim) for i, heads in enumerate((2, 1, 1)))
+    shown = [0, 1, 17, CHUNK - 1, CHUNK, CHUNK + 3]
+    y = _ops(list(range(rows))).attend(q, k, v, spec)
+    parameters = {"heads": 2, "kv_heads": 1, "head_dim": 4, "scale": 0.5, "window": window, "rows": shown}
+    return _vector("attend", parameters, {"q": q[shown], "k": k, "v": v}, {"y": y[shown]})
+
+
+def _linear(type_id: int, name: str) -> Vector:
+    fmt = by_type(type_id, "")
+    rows, width = 3, max(CHUNK, fmt.BLOCK) + max(32, fmt.BLOCK)  # the second chunk is shorter where it can be
+    blocks = _bytes(20 + type_id, rows * width // fmt.BLOCK * fmt.BYTES).reshape(rows, -1, fmt.BYTES)
+    for at in EXPONENT_BYTES[name]:
+        blocks[..., at] &= 0xBF
+    raw = blocks.reshape(rows, -1)
+    x = _floats(9, 2, width)
+    y = _ops([0, 1]).linear(x, Weight("weight", type_id, (rows, width), raw))
+    return _vector("linear", {"format": name, "ggml_type": type_id}, {"x": x, "weight": raw}, {"y": y})
+
+
+def _random_bits() -> Vector:
+    cases = [(0, 0, 0, 0), (7, 0, 41, 0), (7, 1, 41, 0), (7, 0, 41, 1), (2**64 - 1, 2**32 - 1, 2**33, 0)]
+    bits = [str(rng.random_bits(*case)) for case in cases]
+    names = ("seed", "completion_index", "position", "purpose")
+    rows = [dict(zip(names, map(str, case), strict=True)) for case in cases]
+    return {"op": "random_bits", "cases": [row | {"bits": value} for row, value in zip(rows, bits, strict=True)]}
+
+
+def _draw() -> Vector:
+    row = _floats(10, 64)
+    settings = Sampling(temperature=0.8, top_k=20, top_p=0.9, min_p=0.02, repeat_penalty=1.1, seed=7)
+    sampler = Sampler(settings, 0, len(row))
+    tokens = [sampler.draw(row, list(range(n)), candidates).token for n in range(1, 33)]
+    parameters = {"temperature": "0.8", "top_k": 20, "top_p": "0.9", "min_p": "0.02", "repeat_last_n": 64}
+    parameters |= {"repeat_penalty": "1.1", "seed": "7", "history": "0, 1 ... n - 1 for n = 1 ... 32"}
+    return _vector("draw", parameters, {"row": row}, {"tokens": np.array(tokens, np.int32)})
+
+
+if __name__ == "__main__":
+    sys.exit(main())
