@@ -80,7 +80,8 @@ vectors: $(VENV)/.test
 	$(BIN)/python -m tools.make_vectors
 
 bench: $(VENV)/.test
-	$(PYTEST) benchmarks --benchmark-only
+	@$(call fetch,smollm2,)
+	$(PYTEST) benchmarks --benchmark-only --benchmark-columns=median,iqr,rounds -s
 
 clean:
 	rm -rf $(VENV) $(AUDIT_VENV) .kinetic/kernels .kinetic/packs build dist *.egg-info

@@ -16,7 +16,8 @@
     +-- LimitExceeded              14   an input that asks for too much
 
 Verdict codes (0 identical, 10 differs, 11 malformed, 12 signature, 13
-unverifiable, 14 limit) are shared with ``receipts``; 130 is an interrupt.
+unverifiable, 14 limit) are shared with ``receipts``; 130 is an interrupt, 141
+a reader of the output that went away.
 A message is one sentence: what is wrong, where, and what to do about it.
 """
 
@@ -93,4 +94,5 @@ class LimitExceeded(KineticError):
     http_status = 413
 
 
-INTERRUPTED = 130
+INTERRUPTED, BROKEN_PIPE = 130, 141
+"""128 plus the signal, as shells say it: SIGINT, SIGPIPE."""

@@ -74,11 +74,50 @@ class Header:
     alignment: int
     tensors: list[Tensor]
     warnings: list[str]
+    padding: list[tuple[int, int]]
+    """Byte ranges between header and tensors, and between tensors, that must be zero."""
+    end: int
+    """Where the last tensor stops, or -1 if its type and so its size is unknown."""
 
 
 def parse(buffer: memoryview, where: str) -> Header:
-    """Check and read the header of one file. ``where`` names it in messages. Raises MalformedGguf."""
+    """Check and read the header of one file, touching no data. ``where`` names it in messages. Raises MalformedGguf."""
     return _Parser(buffer, where).parse()
+
+
+def check_padding(buffer: memoryview, where: str, header: Header) -> None:
+    """Everything between and after the tensors must be zero. Raises MalformedGguf; may add a warning.
+
+    Apart from ``parse`` because it reads all over the file.
+    """
+    for start, stop in header.padding:
+        if bytes(buffer[start:stop]).strip(b"\0"):
+            raise _refusal(where, "NONZERO_PADDING", f"the padding at the bytes {start} to {stop} is not zero")
+    if header.end >= 0:
+        _check_rest(buffer, where, header)
+
+
+def _check_rest(buffer: memoryview, where: str, header: Header) -> None:
+    """After the last tensor: nothing, its padding, or a few more zeros; never something else."""
+    end, padded = header.end, _padded(header.end, header.alignment)
+    if b"GGUF" in (buffer[end : end + 4], buffer[padded : padded + 4]):
+        problem = f"a second GGUF file begins after the last tensor at byte {end}"
+        advice = "keep split files apart or join them with llama-gguf-split --merge"
+        raise _refusal(where, "SPLIT_JOINED", problem, advice)
+    extra = len(buffer) - padded
+    if extra > max(ALIGNMENTS) or bytes(buffer[end:]).strip(b"\0"):
+        problem = f"{len(buffer) - end} bytes that belong to no tensor follow the last one at byte {end}"
+        raise _refusal(where, "TRAILING_DATA", problem)
+    if extra > 0:
+        header.warnings.append(f"{where}: {extra} unused zero bytes follow the last tensor")
+
+
+def _padded(position: int, alignment: int) -> int:
+    return -(-position // alignment) * alignment
+
+
+def _refusal(where: str, reason: str, problem: str, advice: str = AGAIN) -> MalformedGguf:
+    return MalformedGguf(f"{where}: {problem}; {advice}", name=reason)
 
 
 class _Parser:
@@ -99,14 +138,14 @@ class _Parser:
         self.alignment = self.checked_alignment()
         for _ in range(tensor_count):
             self.read_tensor()
-        self.lay_out()
+        padding, end = self.lay_out()
         tensors = list(self.tensors.values())
-        return Header(version, self.metadata, self.types, self.alignment, tensors, self.warnings)
+        return Header(version, self.metadata, self.types, self.alignment, tensors, self.warnings, padding, end)
 
     # -- small pieces
 
     def bad(self, reason: str, problem: str, advice: str = AGAIN) -> MalformedGguf:
-        return MalformedGguf(f"{self.where}: {problem}; {advice}", name=reason)
+        return _refusal(self.where, reason, problem, advice)
 
     def take(self, layout: Struct, what: str) -> tuple[Any, ...]:
         try:
@@ -276,26 +315,25 @@ class _Parser:
 
     # -- data
 
-    def padded(self, position: int) -> int:
-        return -(-position // self.alignment) * self.alignment
+    def lay_out(self) -> tuple[list[tuple[int, int]], int]:
+        """Place the data: it follows the header in order and aligned, without holes, inside the file.
 
-    def lay_out(self) -> None:
-        """Tensor data follows the header in order and aligned, without holes, inside the file.
-
-        What comes after a tensor of unknown type cannot be placed exactly, because its size is not known.
+        What comes after a tensor of unknown type cannot be placed exactly, because its
+        size is not known. Returns the padding and where the last tensor stops, or -1.
         """
         tensors = list(self.tensors.values())
-        if sum(self.padded(tensor.nbytes) for tensor in tensors) > INT64_MAX:
+        if sum(_padded(tensor.nbytes, self.alignment) for tensor in tensors) > INT64_MAX:
             raise self.bad("SIZE_OVERFLOW", "the tensors together are too large for 63 bits")
-        data, end, exact = self.padded(self.at), self.at, True
+        data, end, exact, padding = _padded(self.at, self.alignment), self.at, True, []
         for tensor in tensors:
             placed = replace(tensor, offset=data + tensor.offset)
             self.check_place(placed, end, exact)
             self.tensors[tensor.name] = placed
+            if exact and placed.offset > end:
+                padding.append((end, placed.offset))
             exact = tensor.nbytes >= 0
             end = placed.offset + max(tensor.nbytes, 0)
-        if exact:
-            self.check_rest(end)
+        return padding, end if exact else -1
 
     def check_place(self, tensor: Tensor, end: int, exact: bool) -> None:
         """``end`` is where the data before this tensor stops, or starts if not ``exact``."""
@@ -305,24 +343,8 @@ class _Parser:
         if stop > len(self.buffer):
             problem = f"{what} needs the bytes {start} to {stop}, but the file has {len(self.buffer)}"
             raise self.bad("OUT_OF_FILE", problem, "download it again")
-        expected = self.padded(end)
+        expected = _padded(end, self.alignment)
         if start < (expected if exact else end):
             raise self.bad("OVERLAP", f"{what} starts at byte {start}, inside the data before it")
-        if not exact:
-            return
-        if start > expected:
+        if exact and start > expected:
             raise self.bad("GAP", f"{what} starts at byte {start}, but the data before it ends at {end}")
-        if bytes(self.buffer[end:start]).strip(b"\0"):
-            raise self.bad("NONZERO_PADDING", f"the padding before {what} from byte {end} is not zero")
-
-    def check_rest(self, end: int) -> None:
-        """After the last tensor: nothing, its padding, or a few more zeros; never something else."""
-        extra = len(self.buffer) - self.padded(end)
-        if b"GGUF" in (self.buffer[end : end + 4], self.buffer[self.padded(end) :][:4]):
-            problem = f"a second GGUF file begins after the last tensor at byte {end}"
-            raise self.bad("SPLIT_JOINED", problem, "keep split files apart or join them with llama-gguf-split --merge")
-        if extra > max(ALIGNMENTS) or bytes(self.buffer[end:]).strip(b"\0"):
-            problem = f"{len(self.buffer) - end} bytes that belong to no tensor follow the last one at byte {end}"
-            raise self.bad("TRAILING_DATA", problem)
-        if extra > 0:
-            self.warnings.append(f"{self.where}: {extra} unused zero bytes follow the last tensor")

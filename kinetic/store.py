@@ -12,7 +12,6 @@ import contextlib
 import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -167,15 +166,24 @@ class Digests:
     sha256: str
 
 
-def digests(path: str | os.PathLike[str], *, rehash: bool = False, progress: Progress | None = None) -> Digests:
+def digests(
+    path: str | os.PathLike[str],
+    *,
+    rehash: bool = False,
+    progress: Progress | None = None,
+    opened: os.stat_result | None = None,
+) -> Digests:
     """Size, BLAKE3 and sha256 of a file, from the cache if the file is untouched since.
 
-    Making a receipt may use the cache; verifying passes ``rehash``. Raises
-    FileProblem if the file can't be read or changes while it is read.
+    Making a receipt may use the cache; verifying passes ``rehash``. With
+    ``opened``, the file must still be the one that had this status. Raises
+    FileProblem if it isn't, can't be read, or changes while it is read.
     """
     try:
         with open(path, "rb") as file:
             before = os.fstat(file.fileno())
+            if opened and _stamp(opened) != _stamp(before):
+                raise _changed(path)
             known = None if rehash else _recall(before)
             if known is not None:
                 return known
@@ -185,10 +193,14 @@ def digests(path: str | os.PathLike[str], *, rehash: bool = False, progress: Pro
     except OSError as error:
         raise FileProblem(f"{path} can't be read: {error.strerror}", name="UNREADABLE") from error
     if _stamp(before) != _stamp(after) or result.size != after.st_size:
-        raise FileProblem(f"{path} changed while it was read: try again", name="FILE_CHANGED")
+        raise _changed(path)
     is_settled = started - max(after.st_mtime_ns, after.st_ctime_ns) > RACY_NS
     _remember(after, result, os.path.abspath(path), is_settled)
     return result
+
+
+def _changed(path: str | os.PathLike[str]) -> FileProblem:
+    return FileProblem(f"{path} was changed while it was in use: try again", name="FILE_CHANGED")
 
 
 def hash_stream(chunks: Iterator[bytes], total: int, progress: Progress | None = None) -> Digests:
@@ -246,6 +258,8 @@ def _remember(stat: os.stat_result, result: Digests, path: str, is_settled: bool
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write beside the target and rename, so that a reader sees the old file or the new one. Raises OSError."""
+    import tempfile  # Not at the top: it takes as long as all else here, and most commands keep nothing.
+
     handle, temporary = tempfile.mkstemp(prefix=".tmp-", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:

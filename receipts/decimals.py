@@ -2,8 +2,9 @@
 
 Grammar: an optional minus, digits without a leading zero, an optional point
 and digits: ``0``, ``-1.5``, ``0.80``. No exponent, no plus, at most 64
-characters. A number must be 0 or a normal binary32: infinities, NaN, -0 and
-what rounds below 2^-126 are refused, so that one value has one bit pattern.
+characters. A number must be 0 or a finite binary32, subnormals included:
+infinities, NaN, -0 and what isn't 0 but rounds to it are refused, so that one
+value has one bit pattern.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ktc.errors import Malformed
 
 _GRAMMAR = re.compile(r"(-?)(0|[1-9][0-9]*)(?:\.([0-9]+))?")
 _MIN_EXPONENT, _MAX_EXPONENT = -126, 127
+"""Of normal numbers; subnormals share the lowest exponent."""
 _FRACTION_BITS = 23
 
 
@@ -45,15 +47,17 @@ def _round_to_bits(numerator: int, denominator: int, text: str) -> int:
     exponent = numerator.bit_length() - denominator.bit_length()
     if numerator << max(-exponent, 0) < denominator << max(exponent, 0):
         exponent -= 1  # now 2^exponent <= ratio < 2^(exponent+1)
+    exponent = max(exponent, _MIN_EXPONENT)
     shift = _FRACTION_BITS - exponent
     quotient, rest = divmod(numerator << max(shift, 0), denominator << max(-shift, 0))
     doubled = 2 * rest - (denominator << max(-shift, 0))
     quotient += doubled > 0 or (doubled == 0 and quotient & 1)
     if quotient >> (_FRACTION_BITS + 1):
         quotient, exponent = quotient >> 1, exponent + 1
-    if not _MIN_EXPONENT <= exponent <= _MAX_EXPONENT:
-        raise Malformed(f"{show(text)} is outside the normal range of binary32", name="BAD_DECIMAL")
-    return ((exponent + 127) << _FRACTION_BITS) | (quotient - (1 << _FRACTION_BITS))
+    if exponent > _MAX_EXPONENT or quotient == 0:
+        raise Malformed(f"{show(text)} is outside the range of binary32", name="BAD_DECIMAL")
+    # The leading bit of a normal number adds one to the exponent field; a subnormal has none, and the field is 0.
+    return ((exponent - _MIN_EXPONENT) << _FRACTION_BITS) + quotient
 
 
 def bits_to_float(bits: int) -> float:
@@ -67,8 +71,8 @@ def format_f32(value: float) -> str:
         (single,) = struct.unpack("<f", struct.pack("<f", value))
     except OverflowError:
         single = math.inf
-    if not math.isfinite(single) or 0 < abs(single) < 2.0**_MIN_EXPONENT or (single == 0 and value != 0):
-        raise Malformed(f"{value!r} is outside the normal range of binary32", name="BAD_DECIMAL")
+    if not math.isfinite(single) or (single == 0 and value != 0):
+        raise Malformed(f"{value!r} is outside the range of binary32", name="BAD_DECIMAL")
     if single == 0:
         return "0"
     texts = (_expand(f"{single:.{digits}e}") for digits in range(9))  # nine significant digits always suffice

@@ -20,8 +20,8 @@ are no field at all: they cannot change a bit.
 
 from __future__ import annotations
 
-from copy import deepcopy
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any, Protocol, TypeAlias
 
 from ktc import limits
@@ -115,7 +115,7 @@ SAMPLING = Table(
     samplers=ListOf(Enum(*SAMPLERS), len(SAMPLERS), distinct=True),
     temperature=Decimal(0),  # 0: the highest logit, lowest id on a tie
     top_k=Int(0, limits.MAX_TOKEN),  # 0: off
-    top_p=Decimal(0, 1, above=0),  # 1: off
+    top_p=Decimal(0, 1),  # 1: off; 0 keeps one token
     min_p=Decimal(0, 1),  # 0: off
     repeat_last_n=Int(-1, limits.MAX_TOKEN),  # -1: the whole context; 0: off
     repeat_penalty=Decimal(above=0),  # 1: off

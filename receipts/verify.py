@@ -118,14 +118,21 @@ def verdict_of(error: KtcError) -> Verdict:
 
 def require_rerunnable(record: Record, replayer: Replayer, limit: int = limits.MAX_TOKENS) -> None:
     """Raise Unverifiable, Malformed or LimitExceeded unless this engine can judge this receipt."""
-    if record["profile"] != replayer.profile:
-        message = f"the receipt was made under {record['profile']}, this engine computes {replayer.profile}"
-        raise Unverifiable(message, name="PROFILE")
+    require_judgeable(record, replayer.profile, replayer.features, limit)
     _require_model(record, replayer)
+    _require_vocabulary(record, replayer.vocab_size)
+
+
+def require_judgeable(
+    record: Record, profile: str, features: frozenset[str], limit: int = limits.MAX_TOKENS
+) -> None:
+    """The part of ``require_rerunnable`` that needs no model: worth asking before one is hashed and loaded."""
+    if record["profile"] != profile:
+        message = f"the receipt was made under {record['profile']}, this engine computes {profile}"
+        raise Unverifiable(message, name="PROFILE")
     if record["prompt"]["commitment"]:
         raise Unverifiable("the prompt is withheld, and its opening was not given", name="WITHHELD")
-    require_features(record, replayer.features)
-    _require_vocabulary(record, replayer.vocab_size)
+    require_features(record, features)
     cost = len(record["prompt"]["tokens"]) + len(record["output"]["tokens"])
     if cost > limit:
         raise LimitExceeded(f"a rerun would take {cost:,} tokens, and the limit is {limit:,}", name="RERUN_COST")
@@ -135,7 +142,7 @@ def output_text(record: Record, decode: Callable[[Sequence[int]], bytes]) -> str
     """The text that the output tokens give: what ``text`` must be.
 
     The end token is no text. Bytes that are no UTF-8 become U+FFFD. The text is
-    cut where the first stop string begins.
+    cut before the stop string that is complete first.
     """
     text = decode(_spoken(record)).decode("utf-8", errors="replace")
     return text[: _stop_position(text, record["stop"]["strings"])]
@@ -236,8 +243,12 @@ def _stops(data: bytes, strings: Sequence[str]) -> bool:
 
 
 def _stop_position(text: str, strings: Sequence[str]) -> int:
-    """Where the first stop string begins, or the text's length."""
-    return min((at for string in strings if (at := text.find(string)) >= 0), default=len(text))
+    """Where the stop string begins that is complete first, of several at once the longest; or the text's length.
+
+    "Complete first" is what a reader of the stream sees, however the text was cut into tokens.
+    """
+    ends = [(at + len(string), at) for string in strings if (at := text.find(string)) >= 0]
+    return min(ends, default=(len(text), len(text)))[1]
 
 
 def _identical(record: Record, replayer: Replayer) -> Verdict:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from kinetic import attest, store
+from kinetic import store
 from kinetic.errors import UsageError
 from kinetic.text.stream import TextStream
 from kinetic.types import Request, Sampling, Step
@@ -67,6 +67,8 @@ class Completion:
 
     def save_receipt(self, path: str | os.PathLike[str]) -> None:
         """Write the receipt as JSON, or as CBOR if the name ends in .cbor. Raises FileProblem."""
+        from kinetic import attest
+
         attest.save(self.receipt(), Path(path))
 
 
@@ -136,6 +138,8 @@ class _Run:
                 for step in steps:
                     clock.tick()
                     self.tokens.append(step.token)
+                    if step.token in self.question.request.end_tokens:
+                        break  # an end token is no text, whatever its piece
                     if piece := text.feed(step.token):
                         self.shown.append(piece)
                         yield piece
@@ -143,23 +147,24 @@ class _Run:
                     if text.stopped is not None:
                         break
             except GeneratorExit:
-                self.asked_to_stop = True
                 self._finish(text, clock)
                 raise
             if tail := self._finish(text, clock):
                 yield tail
 
     def _steps(self, engine: Engine) -> Generator[Step, None, None]:
-        return engine.generate(self.question.request, should_stop=lambda: self.asked_to_stop)
+        return engine.generate(
+            self.question.request, should_stop=lambda: self.asked_to_stop, on_prompt=self.on_progress
+        )
 
     def _finish(self, text: TextStream, clock: _Clock) -> str:
-        tail = text.finish()
+        stopped, tail = text.stopped is not None, text.finish()
         request = self.question.request
         self.completion = self.model._completion(
             self.question,
             tokens=tuple(self.tokens),
             text="".join(self.shown) + tail,
-            stop_reason=_stop_reason(request, self.tokens, text.stopped is not None, self.asked_to_stop),
+            stop_reason=_stop_reason(request, self.tokens, stopped, self.model.context),
             stats=clock.stats(len(request.prompt), len(self.tokens)),
         )
         return tail
@@ -184,7 +189,7 @@ class _Clock:
         return Stats(prompt_tokens, self._first - self._start, max(tokens - 1, 0), self._last - self._first)
 
 
-def _stop_reason(request: Request, tokens: Sequence[int], stopped: bool, asked: bool) -> str:
+def _stop_reason(request: Request, tokens: Sequence[int], stopped: bool, context: int) -> str:
     """Why a completion ended; where several reasons fit, the first in the order of STOP_REASONS."""
     if tokens and tokens[-1] in request.end_tokens:
         return "end"
@@ -192,4 +197,4 @@ def _stop_reason(request: Request, tokens: Sequence[int], stopped: bool, asked: 
         return "stop"
     if len(tokens) == request.max_tokens:
         return "length"
-    return "interrupt" if asked else "context"
+    return "context" if len(request.prompt) + len(tokens) == context else "interrupt"

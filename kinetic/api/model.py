@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from kinetic import attest, loader, sampling, store
+from kinetic import sampling, store
 from kinetic.api.answer import Completion, Question, Stats, Stream
 from kinetic.api.options import Message, Options, as_messages, settings, stop_strings
 from kinetic.engine import Engine
 from kinetic.errors import ContextOverflow, KineticError, UsageError
+from kinetic.loader import LoadedFile, open_model_file
 from kinetic.text import load_template, load_tokenizer
 from kinetic.types import ModelIdentity, Request, Step
 
@@ -25,32 +26,37 @@ BACKENDS = {"cpu": "cpu", "reference": "reference"}
 class Model:
     """A model file, ready to answer. One answer at a time; threads take turns.
 
-    ``model`` is a path, a name from ``kinetic models``, or a pulled file's
-    name. ``threads`` 0 is one per core, ``context`` 0 is the model's own.
-    Raises FileProblem, MalformedGguf, UnsupportedModel or OutOfMemory.
+    ``model`` is a path, a name from ``kinetic models``, a pulled file's name, or
+    an open file (which this then closes). ``threads`` 0 is one per core,
+    ``context`` 0 is the model's own. ``progress`` gets news of a line, such as
+    that kernels are being compiled. Raises FileProblem, MalformedGguf,
+    UnsupportedModel or OutOfMemory.
     """
 
     def __init__(
-        self, model: str | os.PathLike[str], *, device: str = "cpu", threads: int = 0, context: int = 0
+        self,
+        model: str | os.PathLike[str] | LoadedFile,
+        *,
+        device: str = "cpu",
+        threads: int = 0,
+        context: int = 0,
+        progress: Callable[[str], None] | None = None,
     ) -> None:
         if device not in BACKENDS:
             raise UsageError(f"there is no device {device}: this build has {', '.join(BACKENDS)}", name="NO_DEVICE")
         if threads < 0 or context < 0:
             raise UsageError("threads and context must be 0 (automatic) or more", name="BAD_ARGUMENTS")
-        self.path = store.resolve(model)
+        self._loaded = model if isinstance(model, LoadedFile) else open_model_file(store.resolve(model))
+        self.path = self._loaded.gguf.paths[0]
         self.device = device
-        self._loaded = loader.open_model_file(self.path)
-        metadata = self._loaded.gguf.metadata
-        self.tokenizer = load_tokenizer(metadata)
-        self._template = load_template(metadata, self.tokenizer)
-        self._engine = Engine(
-            self._loaded.gguf,
-            self._loaded.weights,
-            backend=BACKENDS[device],
-            threads=threads,
-            context=context,
-            progress=progress,
-        )
+        try:
+            metadata = self._loaded.gguf.metadata
+            self.tokenizer = load_tokenizer(metadata)
+            self._template = load_template(metadata, self.tokenizer)
+            self._engine = _open_engine(self._loaded, device, threads, context, progress)
+        except BaseException:
+            self._loaded.close()
+            raise
         self._turn, self._hashing = threading.Lock(), threading.Lock()
         self._identity: ModelIdentity | None = None
         self._holder = 0
@@ -135,10 +141,12 @@ class Model:
             ids = [self.tokenizer.bos, *ids]  # exactly one, whether or not the template writes it
         return ids, rendered.clock_used or ""
 
-    def replay(self, record: Mapping[str, Any]) -> Iterator[Step]:
+    def replay(self, record: Mapping[str, Any], on_token: store.Progress | None = None) -> Iterator[Step]:
         """For each output position of a receipt, the token that this model draws there, given what stands before."""
+        from kinetic import attest
+
         request, output = attest.question_of(record), record["output"]["tokens"]
-        with self._held() as engine, contextlib.closing(engine.replay(request, output)) as steps:
+        with self._held() as engine, contextlib.closing(engine.replay(request, output, on_token)) as steps:
             yield from steps
 
     @contextlib.contextmanager
@@ -164,6 +172,8 @@ class Model:
         engine, finished = self._engine.identity, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
         def make_receipt() -> dict[str, Any]:
+            from kinetic import attest  # Not at the top: most answers want no receipt, and need not wait for it.
+
             return attest.make_receipt(
                 attest.Attested(
                     identity=self.identity,
@@ -195,10 +205,14 @@ class Model:
 
     @property
     def identity(self) -> ModelIdentity:
-        """Architecture, and the files with their sizes and digests. The first call may hash the files."""
+        """Architecture, and the files with their sizes and digests; also of a closed model.
+
+        The first call may hash the files. Raises FileProblem if they are no longer what was opened.
+        """
         with self._hashing:
             if self._identity is None:
                 self._identity = self._loaded.identity()
+            self._loaded.check_unchanged()
             return self._identity
 
     def hash_ahead(self) -> None:
@@ -242,6 +256,23 @@ class Model:
         self.close()
 
 
-def open_model(model: str | os.PathLike[str], *, device: str = "cpu", threads: int = 0, context: int = 0) -> Model:
+def _open_engine(
+    loaded: LoadedFile, device: str, threads: int, context: int, progress: Callable[[str], None] | None
+) -> Engine:
+    # Backends know no folders of the user's. Whoever set this variable knows better.
+    os.environ.setdefault("KINETIC_KERNELS", str(store.writable("kernels") or store.folder("kernels")))
+    return Engine(
+        loaded.gguf, loaded.weights, backend=BACKENDS[device], threads=threads, context=context, progress=progress
+    )
+
+
+def open_model(
+    model: str | os.PathLike[str] | LoadedFile,
+    *,
+    device: str = "cpu",
+    threads: int = 0,
+    context: int = 0,
+    progress: Callable[[str], None] | None = None,
+) -> Model:
     """``Model(...)`` under the name that other layers use."""
-    return Model(model, device=device, threads=threads, context=context)
+    return Model(model, device=device, threads=threads, context=context, progress=progress)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from kinetic import loader, store
+from kinetic import store
 from kinetic.api.model import Model
 from kinetic.errors import FileProblem, KineticError, Malformed
+from kinetic.loader import LoadedFile, open_model_file
 from kinetic.types import PROFILE, ModelFile, Step
 from ktc.errors import KtcError, Unverifiable
 from receipts import encode, sign, verify
@@ -26,22 +28,36 @@ def verify_receipt(
     threads: int = 0,
     on_hash: store.Progress | None = None,
     on_token: store.Progress | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> verify.Verdict:
     """The verdict on one receipt file, or on its bytes; every refusal is a verdict too.
 
     Without ``model`` the file is looked for by the receipt's digests, never by
-    a name in the receipt. It is hashed again in any case. ``on_hash`` is told
-    bytes, ``on_token`` output tokens: (done, in all).
+    a name in the receipt. It is hashed again in any case, and what was hashed
+    is what runs. ``on_hash`` is told bytes, ``on_token`` tokens of prompt and
+    output: (done, in all). ``progress`` gets news of a line.
     """
     try:
         record, signatures = encode.read_receipt(receipt)
         sign.check_signatures(record, signatures)
-        path = _find(record, model)
-        files = _hash_again(record, path, on_hash)
-        with _open(path, device, threads) as opened:
-            return verify.verify(record, _Replayer(opened, files), progress=on_token)
+        verify.require_judgeable(record, PROFILE, FEATURES)
+        with _model_errors(), open_model_file(_find(record, model)) as loaded:
+            files = _hash_again(record, loaded, on_hash)
+            with Model(loaded, device=device, threads=threads, progress=progress) as opened:
+                verdict = verify.verify(record, _Replayer(opened, files, on_token))
+                loaded.check_unchanged()
+                return verdict
     except KtcError as error:
         return verify.verdict_of(error)
+
+
+@contextlib.contextmanager
+def _model_errors() -> Iterator[None]:
+    """A model that can't be read or run here makes the receipt unverifiable, not malformed."""
+    try:
+        yield
+    except (FileProblem, Malformed) as error:
+        raise Unverifiable(f"the model can't be used: {error}", name=error.name) from error
 
 
 def _find(record: Record, model: str | os.PathLike[str] | None) -> Path:
@@ -58,24 +74,14 @@ def _find(record: Record, model: str | os.PathLike[str] | None) -> Path:
     return path
 
 
-def _hash_again(record: Record, path: Path, on_hash: store.Progress | None) -> tuple[ModelFile, ...]:
+def _hash_again(record: Record, loaded: LoadedFile, on_hash: store.Progress | None) -> tuple[ModelFile, ...]:
     """The files' digests, computed now; Unverifiable, before a model is loaded, if they aren't the receipt's."""
-    try:
-        with loader.open_model_file(path) as loaded:
-            files = loaded.identity(rehash=True, progress=on_hash).files
-    except (FileProblem, Malformed) as error:
-        raise Unverifiable(str(error), name="MODEL") from error
+    files = loaded.identity(rehash=True, progress=on_hash).files
     claimed = [(file["size"], file["blake3"], file["sha256"]) for file in record["model"]["files"]]
     if claimed != [(file.size, file.blake3, file.sha256) for file in files]:
+        path = loaded.gguf.paths[0]
         raise Unverifiable(f"{path} is not the file that the receipt names: its hashes differ", name="MODEL")
     return files
-
-
-def _open(path: Path, device: str, threads: int) -> Model:
-    try:
-        return Model(path, device=device, threads=threads)
-    except Malformed as error:
-        raise Unverifiable(f"this build cannot run the model: {error}", name=error.name) from error
 
 
 class _Replayer:
@@ -84,8 +90,8 @@ class _Replayer:
     profile = PROFILE
     features = FEATURES
 
-    def __init__(self, model: Model, files: Sequence[ModelFile]) -> None:
-        self._model = model
+    def __init__(self, model: Model, files: Sequence[ModelFile], on_token: store.Progress | None) -> None:
+        self._model, self._on_token = model, on_token
         self.files = files
         self.architecture = model.identity.architecture
         self.vocab_size = model.tokenizer.vocab_size
@@ -93,9 +99,12 @@ class _Replayer:
 
     def replay(self, record: Record) -> Iterator[Step]:
         try:
-            yield from self._model.replay(record)
+            yield from self._model.replay(record, self._on_token)
         except KineticError as error:
             raise Unverifiable(f"the rerun failed: {error}", name=error.name) from error
 
     def decode(self, tokens: Sequence[int]) -> bytes:
         return b"".join(self._model.tokenizer.piece(token) for token in tokens)
+
+    def piece(self, token: int) -> bytes:
+        return self._model.tokenizer.piece(token, special=True)

@@ -43,7 +43,10 @@ _DIGITS = Context(prec=50)
 
 
 def frequencies(base: float, rotated: int, divisors: tuple[float, ...] = (), factor: float = 1.0) -> tuple[float, ...]:
-    """``base ** (-2 i / rotated) / (divisors[i] * factor)``, i < rotated / 2, rounded once to float64 from 50 digits."""
+    """``base ** (-2 i / rotated) / (divisors[i] * factor)``, i < rotated / 2.
+
+    Rounded once to float64, from 50 decimal digits.
+    """
     log = _DIGITS.ln(Decimal(base))
     out = []
     for i in range(rotated // 2):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from kinetic.cli import info, models, pull, run, verify_receipt
 from kinetic.cli.parser import Parser, Subcommands, VersionAction
-from kinetic.errors import INTERRUPTED, KineticError, OutOfMemory
+from kinetic.errors import BROKEN_PIPE, INTERRUPTED, KineticError, OutOfMemory
 
 DESCRIPTION = "Run language models so that the same question gets the same answer, and prove it later with a receipt."
 
@@ -28,8 +28,6 @@ exit codes:
 
 Give a flag and its value apart (-n 5), or as --flag=VALUE if the value begins with a dash.
 """
-
-BROKEN_PIPE = 141
 
 
 def build_parser() -> tuple[Parser, Subcommands]:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from kinetic.cli.parser import Subcommands
 
 HELP = "show what is in a model file and what this build can run of it"
+
+SHOWN = 60
+"""Characters of a chat template."""
 
 
 def add(commands: Subcommands) -> None:
@@ -19,7 +24,7 @@ def add(commands: Subcommands) -> None:
 
 
 def main(options: Namespace) -> int:
-    from kinetic.loader import describe
+    from kinetic.api.describe import describe
     from kinetic.store import resolve
 
     facts = describe(resolve(options.file), options.ctx_size)
@@ -28,28 +33,98 @@ def main(options: Namespace) -> int:
 
         print(json.dumps(facts, ensure_ascii=False))
         return 0
-    width = max(map(len, facts))
-    for name, value in facts.items():
-        for number, line in enumerate(_lines(name, value)):
-            print(f"{'' if number else name.replace('_', ' '):{width}}  {line}")
+    rows = list(_rows(facts))
+    width = max(len(label) for label, _ in rows)
+    for label, text in rows:
+        print(f"{label:{width}}  {_printable(text)}".rstrip())
     return 0
 
 
-def _lines(name: str, value: Any) -> list[str]:
-    """One value as lines of text; a list has one line per item."""
-    if isinstance(value, (list, tuple)) and value:
-        return [_word(name, item) for item in value]
-    return [_word(name, value)]
+def _rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Label and text of each line; what the file doesn't say has no line."""
+    files, tokenizer, memory = facts["files"], facts["tokenizer"], facts["memory"]
+    yield "file", Path(files[0]).name + (f" and {len(files) - 1} more parts" if files[1:] else "")
+    yield "size", f"{_size(facts['file_size'])}, GGUF version {facts['gguf_version']}"
+    if facts["name"] is not None:
+        yield "name", facts["name"]
+    yield "architecture", facts["architecture"] or "not named"
+    if facts["parameters"]:
+        yield "parameters", f"{facts['parameters']:,}"
+    for number, (name, entry) in enumerate(facts["format_mix"].items()):
+        share = entry["parameters"] / max(facts["parameters"], 1)
+        tensors = f"{entry['tensors']} tensor{'s' if entry['tensors'] > 1 else ''}"
+        yield ("" if number else "weights"), f"{name:6} {share:6.1%} in {tensors}, {_size(entry['bytes'])}"
+    if facts["context_length"] is not None:
+        yield "context", f"{facts['context_length']:,} tokens"
+    yield from _shape(facts)
+    yield "tokenizer", _tokenizer(tokenizer)
+    yield "template", _template(facts["template"])
+    if facts["end_tokens"]:
+        yield "ends with", ", ".join(map(_token, facts["end_tokens"]))
+    if memory["total"] is not None:
+        yield "memory", (
+            f"{_size(memory['total'])} at a context of {memory['context']:,}: "
+            f"weights {_size(memory['weights'])}, keys and values {_size(memory['keys_and_values'])}"
+        )
+    yield "runs here", "yes" if facts["runnable"] else "no"
+    yield from (("", reason) for reason in facts["reasons"])
+    for number, warning in enumerate(facts["warnings"]):
+        yield ("" if number else "warnings"), warning
 
 
-def _word(name: str, value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_word(key, item)}" for key, item in value.items())
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, (list, tuple)):
-        return ", ".join(_word(name, item) for item in value)
-    if isinstance(value, int):
-        is_bytes = name.endswith(("size", "bytes", "memory"))
-        return f"{value:,} bytes ({value / 1e6:,.1f} MB)" if is_bytes else f"{value:,}"
-    return "-" if value in ("", None) else str(value)
+def _shape(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    named = (("layers", "{} layers"), ("width", "width {}"), ("heads", "{} heads"), ("kv_heads", "{} key/value heads"))
+    named += (("head_width", "head width {}"), ("ffn_width", "feed-forward {}"), ("experts", "{} experts"))
+    named += (("window", "sliding window {}"),)
+    parts = [form.format(_number(facts[name])) for name, form in named if facts[name]]
+    if parts:
+        yield "shape", ", ".join(parts)
+    rope = facts["rope"]
+    if rope["base"] is not None:
+        scaling = f"{rope['scaling']} scaling" if rope["scaling"] not in (None, "none") else "no scaling"
+        factor = f" by {_number(rope['factor'])}" if rope["factor"] else ""
+        original = f" from {_number(rope['original_context'])} tokens" if rope["original_context"] else ""
+        yield "rope", f"base {_number(rope['base'])}, width {_number(rope['width'])}, {scaling}{factor}{original}"
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, list):
+        return "/".join(map(_number, value))
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return f"{value:,}" if isinstance(value, (int, float)) else str(value)
+
+
+def _tokenizer(facts: dict[str, Any]) -> str:
+    if facts["model"] is None:
+        return "none"
+    pre = f" ({facts['pre']})" if facts["pre"] else ""
+    parts = [f"{facts['model']}{pre}"]
+    if facts["vocabulary"] is not None:
+        parts.append(f"{facts['vocabulary']:,} tokens")
+    if facts["bos"]:
+        added = "" if facts["add_bos"] else ", not added to texts"
+        parts.append(f"begins with {_token(facts['bos'])}{added}")
+    return ", ".join(parts)
+
+
+def _token(token: dict[str, Any]) -> str:
+    return f"{token['text']} ({token['id']})"
+
+
+def _template(source: str | None) -> str:
+    if source is None:
+        return "none: texts are completed as they are"
+    beginning = " ".join(source.split())
+    return f"{len(source):,} characters: {beginning[:SHOWN]}{'...' if len(beginning) > SHOWN else ''}"
+
+
+def _size(count: int) -> str:
+    if count >= 10**9:
+        return f"{count / 1e9:,.2f} GB"
+    return f"{count / 1e6:,.1f} MB" if count >= 10**6 else f"{count / 1e3:,.1f} kB"
+
+
+def _printable(text: str) -> str:
+    """A file's own words can't steer the terminal."""
+    return "".join(character if character.isprintable() else "\ufffd" for character in text)

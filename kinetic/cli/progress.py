@@ -12,6 +12,11 @@ FIRST_AFTER, EVERY = 0.4, 0.1
 """Seconds: what ends sooner shows nothing, and a terminal needs no more than ten updates a second."""
 
 
+def news(line: str) -> None:
+    """One line worth telling, such as why the first run takes longer."""
+    print(f"kinetic: {line}", file=sys.stderr, flush=True)
+
+
 class Progress:
     """``with Progress("hashing") as bar: bar(done, total)``. Silent unless standard error is a terminal."""
 

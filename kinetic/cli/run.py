@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinetic.cli.parser import Subcommands
-from kinetic.cli.progress import Progress
+from kinetic.cli.progress import Progress, news
 from kinetic.cli.run_options import add_options, asked_options, read_prompt
 from kinetic.errors import INTERRUPTED, FileProblem
 
@@ -41,7 +41,13 @@ def main(options: Namespace) -> int:
     _require_folder(options.receipt)
     from kinetic.api import Model
 
-    with Model(options.model, device=options.device, threads=options.threads, context=options.ctx_size) as model:
+    with Model(
+        options.model,
+        device=options.device,
+        threads=options.threads,
+        context=options.ctx_size,
+        progress=None if options.quiet else news,
+    ) as model:
         if options.receipt:
             model.hash_ahead()
         with Progress("reading the prompt", quiet=options.quiet) as bar:

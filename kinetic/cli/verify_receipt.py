@@ -7,7 +7,7 @@ from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from kinetic.cli.parser import Subcommands
-from kinetic.cli.progress import Progress
+from kinetic.cli.progress import Progress, news
 
 if TYPE_CHECKING:
     from receipts.verify import Verdict
@@ -45,6 +45,7 @@ def main(options: Namespace) -> int:
             threads=options.threads,
             on_hash=hashing,
             on_token=rerunning,
+            progress=None if options.quiet else news,
         )
     _print(options, verdict)
     return verdict.exit_code

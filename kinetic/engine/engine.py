@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -66,7 +66,7 @@ class Engine:
         request: Request,
         should_stop: Callable[[], bool] | None = None,
         on_prompt: Progress | None = None,
-    ) -> Iterator[Step]:
+    ) -> Generator[Step, None, None]:
         """Steps until an end token, ``max_tokens``, the end of the context, or ``should_stop()``.
 
         ``on_prompt`` is told (prompt tokens done, in all). Raises ContextOverflow before anything runs, NonFinite.
@@ -85,7 +85,9 @@ class Engine:
                 return
             row = self._logits(history[-1:], len(history) - 1, (0,))[0]
 
-    def replay(self, request: Request, output: Sequence[int], on_token: Progress | None = None) -> Iterator[Step]:
+    def replay(
+        self, request: Request, output: Sequence[int], on_token: Progress | None = None
+    ) -> Generator[Step, None, None]:
         """For each position of ``output``: what plain decoding draws there, given the prompt and the output before.
 
         Sound because a row of a batch has the bits that it has alone. Reads no saved state.

@@ -53,11 +53,23 @@ class Format(Protocol):
     BYTES: int
     """Bytes of a block."""
     QUANTISED: bool
-    """Quantised formats also say how they are packed for a device: ``BITS`` of the unsigned integer
-    ``unsigned(block, i)``, from which ``ZERO`` is to be subtracted, and where factors are: ``SCALES`` is
-    'block' (float16 d, and m unless ``M_AT`` is -1, for each 32 values), 'superblock' (float16 d and dmin
-    for 256 values, ``factor(block, b)`` and ``minimum(block, b)`` for each 32) or 'halves' (float16 d for
-    256, int8 ``factor(block, h)`` for each 16). These functions are plain Python that a compiler can take."""
+
+    # Quantised formats also say how they are packed for a device. What follows is plain Python that a compiler can
+    # take; ``block`` is uint8 [BYTES].
+    BITS: int
+    """Width of the unsigned integers ``unsigned(block, i)``."""
+    ZERO: int
+    """What is to be subtracted from them."""
+    SCALES: str
+    """'block': float16 d at ``D_AT``, and m at ``M_AT`` unless that is -1, for each 32 values. 'superblock': float16 d
+    and dmin for 256 values, with ``factor(block, b)`` and ``minimum(block, b)`` for each 32. 'halves': float16 d for
+    256 values, with int8 ``factor(block, h)`` for each 16."""
+    D_AT: int
+    M_AT: int
+
+    def unsigned(self, block: NDArray[np.uint8], i: int) -> int: ...
+    def factor(self, block: NDArray[np.uint8], i: int) -> int: ...
+    def minimum(self, block: NDArray[np.uint8], i: int) -> int: ...
 
     def decode(self, raw: NDArray[np.uint8]) -> F32:
         """raw uint8 [..., n * BYTES] -> float32 [..., n * BLOCK]."""

@@ -1,8 +1,8 @@
 """The 12-byte table of eight 6-bit scales and eight 6-bit minimums that Q4_K and Q5_K share.
 
-    bytes 0-3    low 6 bits: scale of block 0..3;  high 2 bits: bits 4-5 of scale 4..7
-    bytes 4-7    low 6 bits: minimum of block 0..3; high 2 bits: bits 4-5 of minimum 4..7
-    bytes 8-11   low nibble: bits 0-3 of scale 4..7; high nibble: bits 0-3 of minimum 4..7
+bytes 0-3    low 6 bits: scale of block 0..3;  high 2 bits: bits 4-5 of scale 4..7
+bytes 4-7    low 6 bits: minimum of block 0..3; high 2 bits: bits 4-5 of minimum 4..7
+bytes 8-11   low nibble: bits 0-3 of scale 4..7; high nibble: bits 0-3 of minimum 4..7
 """
 
 import numpy as np

@@ -1,7 +1,7 @@
 """Q4_0: 32 values in 18 bytes, value = d * (q - 8).
 
-    bytes 0-1    d, float16
-    bytes 2-17   low nibble: values 0..15, high nibble: values 16..31
+bytes 0-1    d, float16
+bytes 2-17   low nibble: values 0..15, high nibble: values 16..31
 """
 
 import numpy as np

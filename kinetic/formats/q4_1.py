@@ -1,8 +1,8 @@
 """Q4_1: 32 values in 20 bytes, value = d * q + m.
 
-    bytes 0-1    d, float16
-    bytes 2-3    m, float16
-    bytes 4-19   low nibble: values 0..15, high nibble: values 16..31
+bytes 0-1    d, float16
+bytes 2-3    m, float16
+bytes 4-19   low nibble: values 0..15, high nibble: values 16..31
 """
 
 import numpy as np

@@ -1,9 +1,9 @@
 """Q4_K: 256 values in 144 bytes, eight blocks of 32, value = d * s * q - dmin * m.
 
-    bytes 0-1     d, float16
-    bytes 2-3     dmin, float16
-    bytes 4-15    6-bit scales s and minimums m (k_scales.py)
-    bytes 16-143  four runs of 32 bytes; run p: low nibbles are block 2p, high nibbles block 2p + 1
+bytes 0-1     d, float16
+bytes 2-3     dmin, float16
+bytes 4-15    6-bit scales s and minimums m (k_scales.py)
+bytes 16-143  four runs of 32 bytes; run p: low nibbles are block 2p, high nibbles block 2p + 1
 """
 
 import numpy as np

@@ -1,10 +1,10 @@
 """Q5_K: 256 values in 176 bytes, eight blocks of 32, value = d * s * q - dmin * m.
 
-    bytes 0-1     d, float16
-    bytes 2-3     dmin, float16
-    bytes 4-15    6-bit scales s and minimums m (k_scales.py)
-    bytes 16-47   fifth bits: bit b of byte i belongs to value i of block b
-    bytes 48-175  four runs of 32 bytes; run p: low nibbles are block 2p, high nibbles block 2p + 1
+bytes 0-1     d, float16
+bytes 2-3     dmin, float16
+bytes 4-15    6-bit scales s and minimums m (k_scales.py)
+bytes 16-47   fifth bits: bit b of byte i belongs to value i of block b
+bytes 48-175  four runs of 32 bytes; run p: low nibbles are block 2p, high nibbles block 2p + 1
 """
 
 import numpy as np

@@ -1,7 +1,7 @@
 """Q8_0: 32 values in 34 bytes, value = d * q.
 
-    bytes 0-1    d, float16
-    bytes 2-33   q, int8
+bytes 0-1    d, float16
+bytes 2-33   q, int8
 """
 
 import numpy as np

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 PATTERN = 6
 """Layer i is global when (i + 1) is a multiple of this."""
 
+NORMS = ("attn_norm", "ffn_norm", "post_attention_norm", "post_ffw_norm")
+
 LAYERS_OF_27B = 62
 """The 27B model alone scales its queries by the width per head instead of the head width."""
 
@@ -69,7 +71,7 @@ def _check(weights: Weights, d: Dense) -> None:
     needed: dict[str, tuple[int, ...]] = {"token_embd.weight": (d.vocab_size, e), "output_norm.weight": (e,)}
     for i in range(d.layers):
         p = f"blk.{i}."
-        needed |= {f"{p}{name}.weight": (e,) for name in ("attn_norm", "ffn_norm", "post_attention_norm", "post_ffw_norm")}
+        needed |= {f"{p}{name}.weight": (e,) for name in NORMS}
         needed |= {f"{p}attn_q_norm.weight": (d.head_dim,), f"{p}attn_k_norm.weight": (d.head_dim,)}
         needed |= {f"{p}attn_q.weight": (q, e), f"{p}attn_k.weight": (kv, e), f"{p}attn_v.weight": (kv, e)}
         needed |= {f"{p}attn_output.weight": (e, q), f"{p}ffn_down.weight": (e, d.ffn)}

@@ -24,9 +24,7 @@ def build(gguf: Gguf, weights: Weights) -> Family:
     divisors = vector(weights["rope_freqs.weight"]) if "rope_freqs.weight" in weights else ()
     factor = linear_rope_factor(gguf, "llama")
     rope = Rope(frequencies(dense.rope_base, dense.rope_width, divisors, factor), interleaved=True)
-    layers = tuple(
-        Attention(i, dense.heads, dense.kv_heads, dense.head_dim, dense.scale) for i in range(dense.layers)
-    )
+    layers = tuple(Attention(i, dense.heads, dense.kv_heads, dense.head_dim, dense.scale) for i in range(dense.layers))
 
     def forward(ops: Ops) -> Array:
         x = ops.embed(weights["token_embd.weight"])
@@ -55,7 +53,7 @@ def _check(weights: Weights, d: Dense) -> None:
         extra |= {f"{p}attn_output.bias": (e,), f"{p}ffn_down.bias": (e,)}
         extra |= {f"{p}ffn_gate.bias": (d.ffn,), f"{p}ffn_up.bias": (d.ffn,)}
         # Old converters repeat the frequencies in every layer; llama.cpp ignores them too.
-        extra |= {f"{p}attn_rot_embd.weight": (d.rope_width // 2,), f"{p}attention.rotary_emb.inv_freq": (d.rope_width // 2,)}
+        extra |= {f"{p}attn_rot_embd.weight": (d.rope_width // 2,)}
     present = needed | optional(weights, extra)
     expect_shapes(weights, present)
     expect_no_others(weights, set(present))

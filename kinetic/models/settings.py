@@ -49,7 +49,8 @@ def read_dense(gguf: Gguf, architecture: str) -> Dense:
         raise refuse("BAD_HEAD_COUNT", f"{heads} query heads cannot share {kv_heads} key/value heads")
     rope_width = _optional(gguf, f"{architecture}.rope.dimension_count", head_dim)
     if rope_width > head_dim or rope_width % 2:
-        raise refuse("BAD_ROPE_WIDTH", f"{architecture}.rope.dimension_count {rope_width} does not fit heads of {head_dim}")
+        message = f"{architecture}.rope.dimension_count {rope_width} does not fit heads of {head_dim}"
+        raise refuse("BAD_ROPE_WIDTH", message)
     embedding = gguf.tensors.get("token_embd.weight")
     if embedding is None:
         raise refuse("MISSING_TENSOR", "tensor 'token_embd.weight' is missing; the file is not a complete model")

@@ -13,13 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from kinetic.text.merging import merge
+from kinetic.text.merging import WordMemory, merge
 from kinetic.text.pretokenize import PreTokenizer, pre_tokenizer, word_splitter
 from kinetic.text.spm import ESCAPED_SPACE, chunk_splitter
 from kinetic.text.vocabulary import Vocabulary, as_list, bad
-
-CACHED_WORDS = 1 << 17
-"""Words whose tokens are remembered, some 20 MB at most; then the memory is emptied and starts anew."""
 
 
 def byte_characters() -> str:
@@ -50,25 +47,11 @@ class BytePairEncoder:
         """Words are UTF-8 text instead of byte characters."""
         self.pre = self._pre_tokenizer(metadata)
         self.add_bos = self.pre.add_bos
-        self._cache: dict[str, list[int]] = {}
+        self._memory = WordMemory(self._encode_word)
 
     def encode(self, text: str, *, at_start: bool) -> list[int]:
         """Tokens of a run of ordinary text. ``at_start`` does not matter here. Lone surrogates become U+FFFD."""
-        text = _SURROGATES.sub("\ufffd", text)
-        cache = self._cache
-        ids: list[int] = []
-        for word in self._words(text):
-            found = cache.get(word)
-            if found is None:
-                found = self._remember(word)
-            ids += found
-        return ids
-
-    def _remember(self, word: str) -> list[int]:
-        if len(self._cache) >= CACHED_WORDS:
-            self._cache.clear()
-        ids = self._cache[word] = self._encode_word(word)
-        return ids
+        return self._memory.encode(self._words(_SURROGATES.sub("\ufffd", text)))
 
     def _encode_word(self, word: str) -> list[int]:
         plain = self._vocabulary.plain

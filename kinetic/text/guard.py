@@ -45,7 +45,7 @@ class Guard:
         if isinstance(value, str):
             return self._inside(value) if key in STRUCTURE else self._edges(self._inside(value))
         if isinstance(value, dict):
-            return {self._inside(name): self.protect(item, name) for name, item in value.items()}
+            return {self._inside(str(name)): self.protect(item, str(name)) for name, item in value.items()}
         if isinstance(value, list | tuple):
             return [self.protect(item) for item in value]
         return value
@@ -87,7 +87,7 @@ def texts_of(value: Any) -> Iterable[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
-        yield from value
+        yield from map(str, value)
         for item in value.values():
             yield from texts_of(item)
     elif isinstance(value, list | tuple):

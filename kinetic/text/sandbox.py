@@ -150,9 +150,10 @@ class _Weaver(NodeTransformer):
     def visit_For(self, node: nodes.For) -> nodes.Node:
         if node.test is not None:
             node.test = nodes.And(_pay("tick", nodes.Const(0)), node.test)
-        return self._repeated(node)
+        self._repeated(node)
+        return node
 
-    def _repeated(self, node: Any) -> nodes.Node:
+    def _repeated(self, node: Any) -> Any:
         own_text = sum(len(data) for item in node.body for data in _own_text(item))
         self.generic_visit(node)
         node.body.insert(0, nodes.ExprStmt(_pay("tick", nodes.Const(own_text))))

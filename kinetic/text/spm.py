@@ -10,13 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
-from kinetic.text.merging import merge
+from kinetic.text.merging import WordMemory, merge
 from kinetic.text.vocabulary import Vocabulary, bad
 
 ESCAPED_SPACE = "\u2581"
-CACHED_CHUNKS = 1 << 17
-"""Chunks whose tokens are remembered, some 20 MB at most; then the memory is emptied and starts anew."""
-
 _SEPARATOR = "\ud800"
 """A lone surrogate: text decoded from bytes never holds it."""
 _NOT_BYTES = re.compile("[\ud800-\udc7f\udd00-\udfff]")
@@ -35,7 +32,7 @@ class SentencePieceEncoder:
         self._scores = vocabulary.scores
         prefix = metadata.get("tokenizer.ggml.add_space_prefix")
         self.add_space_prefix = True if prefix is None else bool(prefix)
-        self._cache: dict[str, list[int]] = {}
+        self._memory = WordMemory(self._encode_chunk)
 
     def encode(self, text: str, *, at_start: bool) -> list[int]:
         """Tokens of a run of ordinary text.
@@ -45,16 +42,7 @@ class SentencePieceEncoder:
         """
         text = _NOT_BYTES.sub("\ufffd", text)
         text = " " + text if at_start and self.add_space_prefix else text
-        cache = self._cache
-        ids: list[int] = []
-        for chunk in self._chunks(text.replace(" ", ESCAPED_SPACE)):
-            found = cache.get(chunk)
-            if found is None:
-                if len(cache) >= CACHED_CHUNKS:
-                    cache.clear()
-                found = cache[chunk] = self._encode_chunk(chunk)
-            ids += found
-        return ids
+        return self._memory.encode(self._chunks(text.replace(" ", ESCAPED_SPACE)))
 
     def _encode_chunk(self, chunk: str) -> list[int]:
         lookup = self._vocabulary.plain.get

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kinetic.errors import KineticError, LimitExceeded, TemplateError
+from kinetic.errors import KineticError, LimitExceeded, TemplateError, UsageError
 from kinetic.text.clock import Clock
 from kinetic.text.guard import Guard, free_character, texts_of
 
@@ -102,8 +102,10 @@ class ChatTemplate:
 
         ``clock``: ISO 8601 time that ``strftime_now`` formats. ``extra``: more variables, such as enable_thinking.
         Raises TemplateError (TEMPLATE_REFUSED when the template itself objects, with its words), LimitExceeded, and
-        UsageError for a bad ``clock``.
+        UsageError for a bad ``clock`` or messages that are none.
         """
+        if not all(isinstance(message, Mapping) for message in messages):
+            raise UsageError("every message must be an object with a role", name="BAD_MESSAGES")
         name = "tool_use" if tools and "tool_use" in self._sources else "default"
         rendering = _Rendering(self._template(name), self._tokenizer, add_generation_prompt, clock)
         conversation = _Conversation(

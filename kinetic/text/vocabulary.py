@@ -176,7 +176,9 @@ def _scores(metadata: Mapping[str, Any], count: int) -> list[float] | None:
         return None
     scores: list[float] = as_list(metadata["tokenizer.ggml.scores"])
     _same_length("scores", scores, count)
-    if not isinstance(scores[0], int | float) or math.isnan(sum(scores)):
+    numbers = isinstance(scores[0], int | float)
+    # The sum is quick, but two infinities may make it NaN as well.
+    if not numbers or (math.isnan(sum(scores)) and any(map(math.isnan, scores))):
         raise bad("BAD_SCORE", "tokenizer.ggml.scores holds something that is not a number")
     return scores
 

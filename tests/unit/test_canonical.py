@@ -1,5 +1,6 @@
 """Strict JSON and deterministic CBOR: what is refused, by which name, and that one value has one byte string."""
 
+import contextlib
 import json
 
 import pytest
@@ -229,7 +230,5 @@ def test_cbor_reader_takes_only_canonical_bytes(data):
 
 @given(st.binary(max_size=60) | st.text(max_size=60).map(lambda text: text.encode("utf-8", "replace")))
 def test_json_reader_raises_nothing_else(data):
-    try:
+    with contextlib.suppress(Malformed, LimitExceeded):
         canonical.read_json(data)
-    except (Malformed, LimitExceeded):
-        pass

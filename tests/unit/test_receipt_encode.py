@@ -266,7 +266,7 @@ def repacked(change):
         (lambda file: file["receipt"]["sampling"].update(temperature="0.8"), "WRONG_TYPE"),
         (lambda file: file["receipt"]["sampling"].update(min_p=0x80000000), "NOT_CANONICAL"),  # -0
         (lambda file: file["receipt"]["sampling"].update(min_p=0x7FC00000), "BAD_DECIMAL"),  # NaN
-        (lambda file: file["receipt"]["sampling"].update(min_p=1), "BAD_DECIMAL"),  # subnormal
+        (lambda file: file["receipt"]["sampling"].update(min_p=0x7F800000), "BAD_DECIMAL"),  # infinity
         (lambda file: file["receipt"]["sampling"].update(min_p=2**32), "OUT_OF_RANGE"),
         (lambda file: file["receipt"]["sampling"].update(min_p=-1), "OUT_OF_RANGE"),
         (lambda file: file["receipt"].update(verified=True), "UNKNOWN_FIELD"),

@@ -106,11 +106,11 @@ def test_tables_are_closed(path):
         ("sampling.samplers", ["top_k", "top_k"], "REPEATED"),
         ("sampling.samplers", ["topk"], "UNKNOWN_WORD"),
         ("sampling.temperature", "-0.1", "OUT_OF_RANGE"),
-        ("sampling.temperature", "0." + "0" * 40 + "1", "BAD_DECIMAL"),
+        ("sampling.temperature", "0." + "0" * 45 + "1", "BAD_DECIMAL"),
         ("sampling.temperature", "inf", "BAD_DECIMAL"),
         ("sampling.temperature", "1e-1", "BAD_DECIMAL"),
         ("sampling.temperature", "9" * 45, "BAD_DECIMAL"),
-        ("sampling.top_p", "0", "OUT_OF_RANGE"),
+        ("sampling.top_p", "-0.1", "OUT_OF_RANGE"),
         ("sampling.top_p", "1.1", "OUT_OF_RANGE"),
         ("sampling.min_p", "NaN", "BAD_DECIMAL"),
         ("sampling.min_p", "-0", "BAD_DECIMAL"),
@@ -334,4 +334,4 @@ def test_stop_reasons_are_the_engines():
     assert types.STOP_REASONS == schema.STOP_REASONS
     assert schema.RECEIPT.fields["profile"].check(types.PROFILE, "profile") is None
     ours = set(schema.SAMPLING.fields)
-    assert {field for field in types.Sampling.__dataclass_fields__} <= ours
+    assert set(types.Sampling.__dataclass_fields__) <= ours

@@ -200,6 +200,9 @@ def stopped(tokens, strings, text, reason="stop"):
         stopped([1, 7], ["one"], " red "),
         stopped([1, 7], ["two", "one"], " red "),  # the first in the text counts
         stopped([7], [" one two"], ""),
+        stopped([7], [" one two", "e t"], " on"),  # what is complete first counts, not what begins first
+        stopped([7], ["o", "two", "wo"], " "),
+        stopped([1, 7], ["one", " one"], " red"),  # both complete at once: the longer
         stopped([1, 2], ["d bl"], " re"),  # over two tokens
         stopped([5, 6], ["\N{GRINNING CAT FACE WITH SMILING EYES}"], ""),
         stopped([5, 6, 1], ["red"], "\N{GRINNING CAT FACE WITH SMILING EYES} "),

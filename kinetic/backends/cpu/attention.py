@@ -1,6 +1,7 @@
 """Kernels of attention over one chunk of 256 keys. The order of every sum is that of ``reference.attention``.
 
-A page holds 256 positions of one sequence. Keys: [tile of 16 keys][head width][16] float16, values: [key][padded head width].
+A page holds 256 positions of one sequence, in float16. Keys lie [tile of 16 keys][head width][16], values
+[key][padded head width].
 """
 
 from __future__ import annotations
@@ -67,9 +68,7 @@ def _score_tiles(
     start = b.add(keys, b.mul(first, tile_bytes))
     body = Loop(b, width, [like(LINE, 0)] * (rows * tiles) + [start, q])
     place, column = body.values[rows * tiles :]
-    k = [
-        b.fpext(load(b, b.add(place, b.mul(tile_bytes, i64(j))), 0, vec(F16, 16), 32), LINE) for j in range(tiles)
-    ]
+    k = [b.fpext(load(b, b.add(place, b.mul(tile_bytes, i64(j))), 0, vec(F16, 16), 32), LINE) for j in range(tiles)]
     sums = []
     for r in range(rows):
         value = load_splat(b, b.add(column, b.mul(stride, i64(r))), 0, F32, 16)

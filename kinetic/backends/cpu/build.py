@@ -25,10 +25,12 @@ PACK_SIGNATURE = "void(int64, int64, int64, int64, int64, int64, int64)"
 
 
 def core_unit(isa: str) -> llvm.ModuleRef:
-    from kinetic.backends.cpu import core
+    # Importing these fills KERNELS.
+    from kinetic.backends.cpu import compiled, core, core_candidates
 
-    module = emitted("vector", lambda m: (rows.emit(m), attention.emit(m), control.emit(m)))
-    for name, (function, result) in core.KERNELS.items():
+    assert core and core_candidates
+    module = emitted("vector", rows.emit, attention.emit, control.emit)
+    for name, (function, result) in compiled.KERNELS.items():
         module.link_in(numba_module(function, name, result))
     return module
 
@@ -44,10 +46,11 @@ def format_unit(type_id: int, isa: str) -> llvm.ModuleRef:
     return module
 
 
-def emitted(name: str, emit: Callable[[ir.Module], Any]) -> llvm.ModuleRef:
+def emitted(name: str, *emitters: Callable[[ir.Module], None]) -> llvm.ModuleRef:
     module = ir.Module(name)
     module.triple = llvm.get_process_triple()
-    emit(module)
+    for emit in emitters:
+        emit(module)
     return llvm.parse_assembly(str(module))
 
 
@@ -81,7 +84,8 @@ def compile_unit(unit: str, isa: str) -> bytes:
     target = machine(isa)
     options = llvm.create_pipeline_tuning_options(speed_level=2)
     options.loop_unrolling = False
-    llvm.create_pass_builder(target, options).getModulePassManager().run(module, llvm.create_pass_builder(target, options))
+    passes = llvm.create_pass_builder(target, options)
+    passes.getModulePassManager().run(module, passes)
     return bytes(target.emit_object(module))
 
 

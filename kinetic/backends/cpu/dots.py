@@ -47,9 +47,7 @@ def half_dots(b: Builder, isa: str, words: Sequence[Value], record: Value) -> tu
     return _dot(b, isa, 6, words[:4], record, 0, low), _dot(b, isa, 6, words[4:], record, 16, high)
 
 
-def _dot(
-    b: Builder, isa: str, bits: int, words: Sequence[Value], record: Value, at: int, start: Value | None
-) -> Value:
+def _dot(b: Builder, isa: str, bits: int, words: Sequence[Value], record: Value, at: int, start: Value | None) -> Value:
     lanes = LANES[isa]
     xs = [load_splat(b, record, at + 4 * j, I32, lanes) for j in range(len(words))]
     xs = [b.bitcast(x, vec(I8, 4 * lanes)) for x in xs]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from kinetic.backends.cpu.ir import (
     F32,
     I8,
@@ -48,7 +50,7 @@ def exp(b: Builder, x: Value) -> Value:
     ty = x.type
     ints = as_int(ty)
 
-    def constant(value: float) -> Value:
+    def constant(value: float | np.float32) -> Value:
         return like(ty, value)
 
     low, high = constant(reference.EXP_MIN), constant(reference.EXP_MAX)

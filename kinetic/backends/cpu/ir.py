@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 
 I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
@@ -36,7 +37,7 @@ def f32(x: float) -> Value:
     return ir.Constant(F32, float(x))
 
 
-def like(ty: Any, x: float) -> Value:
+def like(ty: Any, x: float | np.floating[Any]) -> Value:
     """The constant x, as a scalar or in every lane, of type ``ty``."""
     if isinstance(ty, ir.VectorType):
         element = int(x) if isinstance(ty.element, ir.IntType) else float(x)

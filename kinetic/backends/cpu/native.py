@@ -35,7 +35,10 @@ CACHE_ENVIRONMENT = "KINETIC_KERNELS"
 _lock = threading.Lock()
 
 
-KERNEL_SOURCES = "attention build control core dots emitted functions ir layout packing rows tape target tiles".split()
+KERNEL_SOURCES = (
+    "attention build compiled control core core_attention core_candidates core_ops dots emitted functions ir layout "
+    "packing rows tape target tiles"
+).split()
 """Modules of this package that end up in object files. ``test_native`` checks that none is forgotten."""
 
 

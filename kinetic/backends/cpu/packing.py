@@ -17,10 +17,11 @@ from numba.extending import intrinsic
 
 from kinetic.backends.base import BLOCK
 from kinetic.backends.cpu import layout
+from kinetic.backends.cpu.compiled import BARE
 from kinetic.backends.cpu.emitted import read_u8, write_u8
 from kinetic.formats import Format
 
-compiled = njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+compiled = njit(**BARE)
 NOTHING = np.uint8(0)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -159,12 +160,11 @@ class Planner:
             self._constants[value] = np.array([value], np.float32)
         return address(self._constants[value])
 
-    def _slot(self, table: dict, key: object, words: int) -> int:  # type: ignore[type-arg]
+    def _slot(self, table: dict[Any, int], key: object, words: int) -> int:
         if key not in table:
             table[key] = self._slots
             self._slots += words
-        slot: int = table[key]
-        return slot
+        return table[key]
 
     # ---- activations as records
 
@@ -371,7 +371,9 @@ def _fuses_gate(node: Node) -> bool:
 
 
 def _fuses_into_rope(node: Node) -> bool:
-    return node.op == "norm" and len(node.uses) == 1 and node.uses[0]["head_dim"] == node["weight"].shape[0] and (
-        len(node.inputs[0].uses) == 1
+    return (
+        node.op == "norm"
+        and len(node.uses) == 1
+        and node.uses[0]["head_dim"] == node["weight"].shape[0]
+        and (len(node.inputs[0].uses) == 1)
     )
-

@@ -159,7 +159,10 @@ def scan_row(module: ir.Module) -> None:
 
 
 def find(module: ir.Module, name: str, comparison: str) -> None:
-    """find_*(x, start, n, limit) -> the first index >= start whose x[i] is > (or >=) limit, else n; x is padded to 16."""
+    """find_*(x, start, n, limit) -> the first index >= start whose x[i] is > (or >=) limit, else n.
+
+    x is padded to a multiple of 16.
+    """
     b, (x, start, n, limit) = function(module, name, "aaaf", I64)
     threshold = splat(b, limit, 16)
     tile = b.ashr(start, i64(4))
@@ -198,7 +201,10 @@ def gated_row(module: ir.Module, activation: str) -> None:
 
 
 def gated_tile(module: ir.Module, activation: str) -> None:
-    """gated_tile_ACT(tiles, rows, records): four tiles [rows, 16] 1 KiB apart (gate, gate, up, up) -> one record a row."""
+    """gated_tile_ACT(tiles, rows, records): one record a row from four tiles [rows, 16], 1 KiB apart.
+
+    The tiles are gate, gate, up, up.
+    """
     b, (tiles, rows, records) = function(module, f"gated_tile_{activation}", "aaa")
     with loop(b, rows) as t:
         row = at(b, tiles, t, 64)

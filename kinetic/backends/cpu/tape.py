@@ -23,6 +23,4 @@ INSTRUCTION = 8 * WORDS
 # Operations. The numbers are positions in core.run's dispatch.
 BARRIER, NORM_QUANTISE, NORM, MATMUL, GATED, GATED_FLOAT, ROPE, STORE, ATTEND, ADD, SCALE, GATHER = range(12)
 
-NAMES = (
-    "barrier norm+quantise norm matmul gated gated-float rope store attend add scale gather".split()
-)
+NAMES = "barrier norm+quantise norm matmul gated gated-float rope store attend add scale gather".split()

@@ -25,11 +25,14 @@ from kinetic.backends.cpu.ir import (
     I16,
     I32,
     I64,
+    VOID,
     Builder,
     Loop,
     Value,
+    call,
     fma,
     function,
+    i32,
     i64,
     like,
     load,
@@ -116,12 +119,27 @@ def _blocks_in_registers(
     parts = GROUP // lanes
     body = Loop(b, n, [like(vec(F32, lanes), 0)] * parts + [quants, x])
     q, record = body.values[parts:]
+    _prefetch(b, fmt, header, body.i)
     sums = []
     for part in range(parts):
         words = _unpack(b, fmt, q, part, lanes)
         scales = _scales(b, fmt, header, body.i, part, lanes)
         sums.append(_accumulate(b, fmt, isa, words, scales, record, body.values[part]))
     return body.end([*sums, b.add(q, i64(quant_bytes(fmt))), b.add(record, i64(RECORD))])[:parts]
+
+
+PREFETCH = 2048
+"""Bytes ahead of the weights in use that are asked for. One row streams all weights once from memory; the
+processor's own prefetching stops at every page."""
+
+
+def _prefetch(b: Builder, fmt: Format, chunk: Value, index: Value) -> None:
+    """Ask for the part of the stream that lies PREFETCH bytes ahead of block ``index`` of ``chunk``."""
+    share = header_bytes(fmt, BLOCKS) // BLOCKS + quant_bytes(fmt)
+    start = b.add(chunk, b.mul(index, i64(share)))
+    for offset in range(0, share, 64):
+        pointer = b.inttoptr(b.add(start, i64(PREFETCH + offset)), I8.as_pointer())
+        call(b, "llvm.prefetch.p0", VOID, [pointer, i32(0), i32(3), i32(1)])
 
 
 def _blocks_in_memory(
@@ -232,9 +250,7 @@ def _floating(module: ir.Module, fmt: Format, single: bool) -> None:
     b.ret_void()
 
 
-def _float_rows(
-    b: Builder, fmt: Format, w: Value, x: Value, n: Value, out: Value, step: int, stride: Value
-) -> None:
+def _float_rows(b: Builder, fmt: Format, w: Value, x: Value, n: Value, out: Value, step: int, stride: Value) -> None:
     floats = vec(F32, GROUP)
     body = Loop(b, n, [like(floats, 0)] * step + [w, x])
     here, column = body.values[step:]

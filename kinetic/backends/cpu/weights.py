@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kinetic.backends.base import Weight
 from kinetic.backends.cpu.layout import GROUP, group_bytes
-from kinetic.backends.cpu.memory import address, allocate, round_up
+from kinetic.backends.cpu.memory import Arena, address, allocate, round_up
 from kinetic.backends.cpu.native import Kernels
 from kinetic.formats import Format, by_type, check_scales
 
@@ -40,6 +40,7 @@ class WeightStore:
     def __init__(self, kernels: Kernels, threads: int) -> None:
         self._kernels = kernels
         self._threads = threads
+        self._arena = Arena()
         self._packed: dict[str, Packed] = {}
         self._vectors: dict[str, NDArray[np.uint8]] = {}
 
@@ -62,7 +63,7 @@ class WeightStore:
         rows, width = weight.shape
         source = np.ascontiguousarray(weight.data).reshape(rows, -1)
         check_scales(fmt, source, weight.name)
-        packed = Packed(fmt, allocate((rows + GROUP - 1) // GROUP * group_bytes(fmt, width)), rows, width)
+        packed = Packed(fmt, self._arena.allocate((rows + GROUP - 1) // GROUP * group_bytes(fmt, width)), rows, width)
         pack = self._kernels.pack(fmt)
         edges = [packed.groups * i // self._threads for i in range(self._threads + 1)]
 
@@ -78,4 +79,3 @@ class WeightStore:
             return
         with ThreadPoolExecutor(self._threads) as pool:
             list(pool.map(part, range(self._threads)))
-

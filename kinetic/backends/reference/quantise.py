@@ -36,7 +36,7 @@ def quantise(x: F32) -> Activations:
     amax = amax_bits.view(np.float32)
     usable = (amax_bits < INFINITY) & (amax_bits >= SMALLEST)
     safe = np.where(usable, amax, np.float32(1))
-    inverse = (np.float32(127) / safe)[..., None]
+    inverse = np.asarray(np.float32(127) / safe, np.float32)[..., None]
     rounded = fma32(np.where(usable[..., None], blocks, np.float32(0)), inverse, MAGIC)
     q = rounded.view(np.int32) - MAGIC_BITS
     d = np.where(usable, safe / np.float32(127), np.where(amax_bits >= INFINITY, np.float32(np.nan), np.float32(0)))

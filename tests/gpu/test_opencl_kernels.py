@@ -1,0 +1,282 @@
+"""Every kernel, run through OpenCL at zero tolerance: on a machine without a GPU by PoCL, on the processor."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from kinetic.backends.base import BLOCK, CHUNK, Attention
+from kinetic.backends.gpu import self_test
+from kinetic.backends.gpu.source import PRAGMA, kernel_source
+from kinetic.backends.reference import linear
+from kinetic.backends.reference.attention import attend_row
+from kinetic.backends.reference.quantise import Activations, quantise
+from kinetic.errors import UsageError
+from kinetic.formats import q4_1
+from tests.conftest import absent
+
+ROWS = (1, 2, 7, 8, 9, 31, 32, 33)
+LANES = 32
+
+
+@pytest.fixture(scope="session")
+def opencl():
+    try:
+        from kinetic.backends.gpu import opencl
+    except UsageError as reason:
+        absent("pocl", str(reason))
+    return opencl
+
+
+@pytest.fixture(scope="session")
+def device(opencl):
+    """A device that offers the arithmetic; one that then fails the self-test is an error, not a reason to skip."""
+    lacks = {device: opencl.missing(device.single_fp_config) for device in opencl.devices()}
+    usable = [device for device, missing in lacks.items() if not missing]
+    if not usable:
+        absent("pocl", f"no OpenCL device offers the arithmetic; those here lack {list(lacks.values())}")
+    return opencl.Device(usable[0])
+
+
+@pytest.fixture(scope="session")
+def matmul(device):
+    program = device.build(kernel_source("matmul_q4_1"))
+
+    def run(activations: Activations, raw: np.ndarray, lanes: int = LANES) -> np.ndarray:
+        q, d = activations.q.astype(np.int8), np.ascontiguousarray(activations.d)
+        out = np.full((len(d), len(raw)), np.nan, np.float32)
+        sizes = np.int32(len(raw)), np.int32(d.shape[1])
+        device.run(program, "matmul_q4_1", out.size, lanes, out, q, d, raw, *sizes)
+        return out
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def attention(device):
+    program = device.build(kernel_source("attention"))
+
+    def run(q, keys, values, positions, spec: Attention, lanes: int = LANES) -> np.ndarray:
+        """Scratch starts as NaN, so that a chunk merged without having been computed shows."""
+        chunks = max(positions) // CHUNK + 1
+        where = np.array(positions, np.int32)
+        partials = np.full((len(q), spec.heads, chunks, spec.head_dim + 2), np.nan, np.float32)
+        shape = [np.int32(n) for n in (spec.heads, spec.kv_heads, spec.head_dim, chunks, spec.window)]
+        cache = keys.view(np.uint16), values.view(np.uint16)
+        groups = len(q) * spec.heads
+        device.run(
+            program,
+            "attention_chunks",
+            groups * chunks,
+            lanes,
+            partials,
+            q,
+            *cache,
+            where,
+            *shape,
+            np.float32(spec.scale),
+        )
+        out = np.full(q.shape, np.nan, np.float32)
+        device.run(program, "attention_merge", groups, lanes, out, partials, where, shape[0], *shape[2:])
+        return out
+
+    return run
+
+
+def same(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.shape == b.shape and self_test.same_bits(a, b)
+
+
+# --- devices ---
+
+
+def test_a_device_without_the_arithmetic_is_refused(opencl):
+    everything = sum(opencl.NEEDED)
+    assert opencl.missing(everything) == []
+    for flag, what in opencl.NEEDED.items():
+        fake = SimpleNamespace(name="Toy", single_fp_config=everything & ~flag)
+        with pytest.raises(UsageError, match=f"^OpenCL device 'Toy' lacks {what}$"):
+            opencl.open_device([fake])
+
+
+def test_no_device_at_all_is_said(opencl):
+    with pytest.raises(UsageError, match="no OpenCL device"):
+        opencl.open_device([])
+
+
+def test_self_test_catches_contraction(device):
+    """Built without the pragma, or fused on purpose where the compiler wouldn't: multiply-add has other bits."""
+    source = kernel_source("self_test")
+    assert device.failures(source) == []
+    fused = source.replace("a[i] * b[i] + c[i]", "FMA(a[i], b[i], c[i])")
+    assert fused != source
+    assert device.failures(fused) == ["multiply-add"]
+    without = source.replace(PRAGMA, "")
+    assert without != source
+    if "PoCL" in device.version:
+        assert device.failures(without) == ["multiply-add"]
+
+
+@pytest.mark.parametrize(
+    ("exact", "loose", "caught"),
+    [
+        ("a[i] / b[i]", "a[i] * (1.0f / b[i])", "division"),
+        ("SQRT(a[i])", "a[i] * rsqrt(a[i])", "square root"),
+        ("* power_of_two(half_of_it) *", "* power_of_two(exponent) * 0.0f *", "exp"),
+        ("* 0x1p112f", "* (moved < 0x800000 ? 0.0f : 0x1p112f)", "float16"),
+        ("FMA(a[i], b[i], c[i])", "(a[i] * b[i] + c[i])", "fma"),
+    ],
+)
+def test_self_test_catches(device, exact, loose, caught):
+    source = kernel_source("self_test").replace(exact, loose)
+    assert loose in source
+    assert device.failures(source) == [caught]
+
+
+def test_self_test_catches_flushed_subnormals():
+    """A device that flushes: every function of its results and operands goes through 0."""
+
+    def flushed(x):
+        return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), x)
+
+    def run(a, b, c):
+        return flushed(self_test.expected(flushed(a), flushed(b), flushed(c)))
+
+    assert {"multiply-add", "fma", "division", "square root", "exp"} <= set(self_test.failures(run))
+
+
+# --- matmul ---
+
+
+def activations(rows: int, k: int) -> np.ndarray:
+    """Rows with one block each of NaN, inf, -inf, zeros, nearly zero, just usable, huge and ties, as far as they go."""
+    x = np.random.default_rng(rows * 1000 + k).standard_normal((rows, k)).astype(np.float32)
+    blocks = x.reshape(-1, BLOCK)
+    least = np.float32(2.0**-90)
+    specials = np.array(
+        [np.nan, np.inf, -np.inf, 0, np.nextafter(least, np.float32(0)), least, 3.4e38, 127], np.float32
+    )
+    for index, value in zip(range(1, len(blocks), 5), specials, strict=False):
+        if value == 127:
+            blocks[index] = np.arange(BLOCK) - np.float32(15.5)
+        elif not np.isfinite(value):
+            blocks[index, index % BLOCK] = value
+        else:
+            blocks[index] *= value / np.abs(blocks[index]).max()
+    return x
+
+
+def weights(n: int, k: int) -> np.ndarray:
+    """Random Q4_1 blocks uint8 [n, bytes]: every nibble, and scales of all exponents, subnormals too."""
+    generator = np.random.default_rng(n * 1000 + k)
+    blocks = generator.integers(0, 256, (n, k // BLOCK, q4_1.BYTES), np.uint8)
+    finite = generator.integers(0, 0x7C00, (n, k // BLOCK, 2), np.uint16)
+    signs = generator.integers(0, 2, finite.shape, np.uint16) << 15
+    blocks[..., :4] = (finite | signs).view(np.uint8)
+    return blocks.reshape(n, -1)
+
+
+@pytest.mark.parametrize("k", [32, 256, 288, 576])
+@pytest.mark.parametrize("rows", ROWS)
+def test_matmul_equals_the_reference(matmul, rows, k):
+    x = activations(rows, k)
+    for n in (1, 5, 33):
+        raw = weights(n, k)
+        with np.errstate(all="ignore"):
+            expected = linear.quantised_product(x, q4_1.integers(raw))
+        assert same(matmul(quantise(x), raw), expected)
+
+
+@pytest.mark.parametrize("lanes", [1, 3, 64])
+def test_lanes_change_no_bit_of_a_matmul(matmul, lanes):
+    """Five chunks and a half: more than a round of few lanes, fewer than many."""
+    k = 5 * CHUNK + 4 * BLOCK
+    x, raw = activations(3, k), weights(4, k)
+    with np.errstate(all="ignore"):
+        expected = linear.quantised_product(x, q4_1.integers(raw))
+    assert same(matmul(quantise(x), raw, lanes), expected)
+
+
+def test_matmul_keeps_subnormals(matmul, monkeypatch):
+    """Scales that quantising never makes, but that show a device which flushes."""
+    generator = np.random.default_rng(1)
+    q = generator.integers(-127, 128, (9, 18, BLOCK)).astype(np.int32)
+    d = generator.integers(0, 0x00900000, (9, 18), np.uint32).view(np.float32)
+    raw = weights(7, 576)
+    raw.reshape(7, 18, q4_1.BYTES)[..., [1, 3]] &= 0x83  # d and m of at most 2^-14
+    monkeypatch.setattr(linear, "quantise", lambda x: Activations(q, d))
+    expected = linear.quantised_product(np.empty((9, 576), np.float32), q4_1.integers(raw))
+    assert (np.abs(expected) < np.finfo(np.float32).tiny).all()
+    assert np.count_nonzero(expected) > 40
+    assert same(matmul(Activations(q, d), raw), expected)
+
+
+# --- attention ---
+
+
+def case(rows: int, positions: int, spec: Attention) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Queries float32 [rows, H, D]; keys and values float16 [positions + 9, G, D], the last 9 unused: NaN."""
+    generator = np.random.default_rng(rows * 1000 + positions)
+    q = generator.standard_normal((rows, spec.heads, spec.head_dim)).astype(np.float32)
+    keys, values = generator.standard_normal((2, positions + 9, spec.kv_heads, spec.head_dim)).astype(np.float16)
+    keys[positions:] = values[positions:] = np.nan
+    return q, keys, values
+
+
+def reference(q, keys, values, positions, spec: Attention) -> np.ndarray:
+    rows = zip(q, positions, strict=True)
+    return np.stack([attend_row(row, keys[: at + 1], values[: at + 1], at, spec) for row, at in rows])
+
+
+def heads(width: int = 16, *, window: int = 0, scale: float = 0.25) -> Attention:
+    return Attention(layer=0, heads=4, kv_heads=2, head_dim=width, scale=scale, window=window)
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_attention_equals_the_reference(attention, rows):
+    """Rows on both sides of the first chunk's end, each blind to the keys after it."""
+    spec = heads()
+    positions = list(range(CHUNK - rows // 2 - 1, CHUNK - rows // 2 - 1 + rows))
+    q, keys, values = case(rows, positions[-1] + 1, spec)
+    out = attention(q, keys, values, positions, spec)
+    assert np.isfinite(out).all()
+    assert same(out, reference(q, keys, values, positions, spec))
+
+
+@pytest.mark.parametrize("window", [0, 1, 15, 100, CHUNK, CHUNK + 1, 300])
+def test_windows_and_positions(attention, window):
+    """Windows that start in, at and before the ends of chunks; weights too small to count, by a large scale."""
+    spec = heads(80, window=window, scale=4.0)
+    positions = [0, 1, 15, 16, 17, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK - 1, 2 * CHUNK, 700]
+    q, keys, values = case(len(positions), 701, spec)
+    out = attention(q, keys, values, positions, spec)
+    assert np.isfinite(out).all()
+    assert same(out, reference(q, keys, values, positions, spec))
+
+
+@pytest.mark.parametrize("lanes", [1, 7, 256])
+def test_lanes_change_no_bit_of_attention(attention, lanes):
+    spec = heads(window=300)
+    positions = [299, 570]
+    q, keys, values = case(2, 571, spec)
+    expected = reference(q, keys, values, positions, spec)
+    assert same(attention(q, keys, values, positions, spec, lanes), expected)
+
+
+def test_attention_of_extreme_numbers(attention):
+    """One row each: NaN, inf, scores that overflow, zeros of both signs, subnormals; keys with NaN, inf, subnormals."""
+    spec = heads(window=64)
+    positions = list(range(200, 600, 50))
+    q, keys, values = case(len(positions), 600, spec)
+    q[0, 0, 3], q[1, 1, 0], q[1, 2, 0] = np.nan, np.inf, -np.inf
+    q[2] *= np.float32(1e38)
+    q[3], q[4] = 0.0, -0.0
+    q[5] *= np.float32(1e-39)
+    keys[340:345, 0] = [[np.nan], [np.inf], [-np.inf], [65504.0], [-0.0]]
+    values[390:394, 1] = [[np.nan], [np.inf], [6e-8], [-0.0]]
+    values[440:] *= np.float16(1e-6)
+    out = attention(q, keys, values, positions, spec)
+    assert np.isnan(out).any() and np.isfinite(out).any()
+    assert same(out, reference(q, keys, values, positions, spec))
