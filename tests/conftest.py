@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Tests never write below the user's home; `make` sets the same folder.
 os.environ.setdefault("KINETIC_HOME", str(ROOT / ".kinetic"))
+# One folder of compiled kernels for all runs, also where a test has a home of its own.
+os.environ.setdefault("KINETIC_KERNELS", str(Path(os.environ["KINETIC_HOME"]) / "kernels"))
 os.environ.setdefault("POCL_CACHE_DIR", str(Path(os.environ["KINETIC_HOME"]) / "pocl"))
 os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
 

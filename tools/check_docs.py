@@ -93,7 +93,7 @@ def _readme_help(readme: str) -> Iterator[Finding]:
     block = HELP_BLOCK.search(readme)
     if block is None:
         yield Finding("README.md", 1, "the block of 'kinetic --help' is missing")
-    elif block[2] != help_text():
+    elif block[2].split() != help_text().split():  # argparse places words differently from version to version
         line = readme.count("\n", 0, block.start()) + 1
         yield Finding("README.md", line, "'kinetic --help' has changed: run python -m tools.check_docs --write")
 

@@ -141,12 +141,15 @@ class Model:
             ids = [self.tokenizer.bos, *ids]  # exactly one, whether or not the template writes it
         return ids, rendered.clock_used or ""
 
-    def replay(self, record: Mapping[str, Any], on_token: store.Progress | None = None) -> Iterator[Step]:
-        """For each output position of a receipt, the token that this model draws there, given what stands before."""
+    def replay(self, record: Mapping[str, Any], on_progress: store.Progress | None = None) -> Iterator[Step]:
+        """For each output position of a receipt, the token that this model draws there, given what stands before.
+
+        ``on_progress`` is told (tokens done, in all), those of the prompt included.
+        """
         from kinetic import attest
 
         request, output = attest.question_of(record), record["output"]["tokens"]
-        with self._held() as engine, contextlib.closing(engine.replay(request, output, on_token)) as steps:
+        with self._held() as engine, contextlib.closing(engine.replay(request, output, on_progress)) as steps:
             yield from steps
 
     @contextlib.contextmanager

@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 
 from kinetic.errors import UsageError
 from kinetic.types import Sampling
+from ktc import limits
 
 Message = Mapping[str, Any]
 """``{"role": "user", "content": "..."}``; what else it may hold is the chat template's business."""
@@ -67,6 +68,12 @@ def stop_strings(stop: str | Sequence[str]) -> tuple[str, ...]:
     strings = tuple(sorted({stop} if isinstance(stop, str) else set(stop)))
     if "" in strings:
         raise UsageError("a stop string can't be empty", name="EMPTY_STOP")
+    # Refused here and not when the receipt is written, after the answer.
+    if len(strings) > limits.MAX_STRINGS or any(len(text.encode()) > limits.MAX_STRING_BYTES for text in strings):
+        raise UsageError(
+            f"there may be {limits.MAX_STRINGS} stop strings of {limits.MAX_STRING_BYTES} bytes at most",
+            name="TOO_MANY_STOPS",
+        )
     return strings
 
 

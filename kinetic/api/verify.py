@@ -11,7 +11,7 @@ from kinetic import store
 from kinetic.api.model import Model
 from kinetic.errors import FileProblem, KineticError, Malformed
 from kinetic.loader import LoadedFile, open_model_file
-from kinetic.types import PROFILE, ModelFile, Step
+from kinetic.types import PROFILE, ModelIdentity, Step
 from ktc.errors import KtcError, Unverifiable
 from receipts import encode, sign, verify
 from receipts.schema import Record
@@ -27,14 +27,14 @@ def verify_receipt(
     device: str = "cpu",
     threads: int = 0,
     on_hash: store.Progress | None = None,
-    on_token: store.Progress | None = None,
+    on_rerun: store.Progress | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> verify.Verdict:
     """The verdict on one receipt file, or on its bytes; every refusal is a verdict too.
 
     Without ``model`` the file is looked for by the receipt's digests, never by
     a name in the receipt. It is hashed again in any case, and what was hashed
-    is what runs. ``on_hash`` is told bytes, ``on_token`` tokens of prompt and
+    is what runs. ``on_hash`` is told bytes, ``on_rerun`` tokens of prompt and
     output: (done, in all). ``progress`` gets news of a line.
     """
     try:
@@ -42,9 +42,9 @@ def verify_receipt(
         sign.check_signatures(record, signatures)
         verify.require_judgeable(record, PROFILE, FEATURES)
         with _model_errors(), open_model_file(_find(record, model)) as loaded:
-            files = _hash_again(record, loaded, on_hash)
+            identity = _hash_again(record, loaded, on_hash)
             with Model(loaded, device=device, threads=threads, progress=progress) as opened:
-                verdict = verify.verify(record, _Replayer(opened, files, on_token))
+                verdict = verify.verify(record, _Replayer(opened, identity, on_rerun))
                 loaded.check_unchanged()
                 return verdict
     except KtcError as error:
@@ -74,14 +74,14 @@ def _find(record: Record, model: str | os.PathLike[str] | None) -> Path:
     return path
 
 
-def _hash_again(record: Record, loaded: LoadedFile, on_hash: store.Progress | None) -> tuple[ModelFile, ...]:
-    """The files' digests, computed now; Unverifiable, before a model is loaded, if they aren't the receipt's."""
-    files = loaded.identity(rehash=True, progress=on_hash).files
+def _hash_again(record: Record, loaded: LoadedFile, on_hash: store.Progress | None) -> ModelIdentity:
+    """The model with its digests, computed now; Unverifiable, before a model is loaded, if they aren't the receipt's."""
+    identity = loaded.identity(rehash=True, progress=on_hash)
     claimed = [(file["size"], file["blake3"], file["sha256"]) for file in record["model"]["files"]]
-    if claimed != [(file.size, file.blake3, file.sha256) for file in files]:
+    if claimed != [(file.size, file.blake3, file.sha256) for file in identity.files]:
         path = loaded.gguf.paths[0]
         raise Unverifiable(f"{path} is not the file that the receipt names: its hashes differ", name="MODEL")
-    return files
+    return identity
 
 
 class _Replayer:
@@ -90,16 +90,15 @@ class _Replayer:
     profile = PROFILE
     features = FEATURES
 
-    def __init__(self, model: Model, files: Sequence[ModelFile], on_token: store.Progress | None) -> None:
-        self._model, self._on_token = model, on_token
-        self.files = files
-        self.architecture = model.identity.architecture
+    def __init__(self, model: Model, identity: ModelIdentity, on_rerun: store.Progress | None) -> None:
+        self._model, self._on_rerun = model, on_rerun
+        self.files, self.architecture = identity.files, identity.architecture
         self.vocab_size = model.tokenizer.vocab_size
         self.end_tokens = model.tokenizer.end_tokens
 
     def replay(self, record: Record) -> Iterator[Step]:
         try:
-            yield from self._model.replay(record, self._on_token)
+            yield from self._model.replay(record, self._on_rerun)
         except KineticError as error:
             raise Unverifiable(f"the rerun failed: {error}", name=error.name) from error
 

@@ -43,7 +43,7 @@ def main(options: Namespace) -> int:
 def _rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Label and text of each line; what the file doesn't say has no line."""
     files, tokenizer, memory = facts["files"], facts["tokenizer"], facts["memory"]
-    yield "file", Path(files[0]).name + (f" and {len(files) - 1} more parts" if files[1:] else "")
+    yield "file", Path(files[0]).name + (f" and {_counted(len(files) - 1, 'more part')}" if files[1:] else "")
     yield "size", f"{_size(facts['file_size'])}, GGUF version {facts['gguf_version']}"
     if facts["name"] is not None:
         yield "name", facts["name"]
@@ -52,10 +52,10 @@ def _rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "parameters", f"{facts['parameters']:,}"
     for number, (name, entry) in enumerate(facts["format_mix"].items()):
         share = entry["parameters"] / max(facts["parameters"], 1)
-        tensors = f"{entry['tensors']} tensor{'s' if entry['tensors'] > 1 else ''}"
+        tensors = _counted(entry["tensors"], "tensor")
         yield ("" if number else "weights"), f"{name:6} {share:6.1%} in {tensors}, {_size(entry['bytes'])}"
     if facts["context_length"] is not None:
-        yield "context", f"{facts['context_length']:,} tokens"
+        yield "context", f"{_number(facts['context_length'])} tokens"
     yield from _shape(facts)
     yield "tokenizer", _tokenizer(tokenizer)
     yield "template", _template(facts["template"])
@@ -73,10 +73,10 @@ def _rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _shape(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    named = (("layers", "{} layers"), ("width", "width {}"), ("heads", "{} heads"), ("kv_heads", "{} key/value heads"))
-    named += (("head_width", "head width {}"), ("ffn_width", "feed-forward {}"), ("experts", "{} experts"))
-    named += (("window", "sliding window {}"),)
-    parts = [form.format(_number(facts[name])) for name, form in named if facts[name]]
+    counted = {"layers": "layer", "heads": "head", "kv_heads": "key/value head", "experts": "expert"}
+    measured = {"width": "width", "head_width": "head width", "ffn_width": "feed-forward", "window": "sliding window"}
+    parts = [_counted(facts[name], word) for name, word in counted.items() if facts[name]]
+    parts += [f"{word} {_number(facts[name])}" for name, word in measured.items() if facts[name]]
     if parts:
         yield "shape", ", ".join(parts)
     rope = facts["rope"]
@@ -85,6 +85,10 @@ def _shape(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         factor = f" by {_number(rope['factor'])}" if rope["factor"] else ""
         original = f" from {_number(rope['original_context'])} tokens" if rope["original_context"] else ""
         yield "rope", f"base {_number(rope['base'])}, width {_number(rope['width'])}, {scaling}{factor}{original}"
+
+
+def _counted(count: Any, word: str) -> str:
+    return f"{_number(count)} {word}{'' if count == 1 else 's'}"
 
 
 def _number(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 import threading
@@ -38,7 +39,7 @@ def add(commands: Subcommands) -> None:
 
 def main(options: Namespace) -> int:
     prompt, asked = read_prompt(options), asked_options(options)
-    _require_folder(options.receipt)
+    _require_writable(options.receipt)
     from kinetic.api import Model
 
     with Model(
@@ -62,10 +63,17 @@ def main(options: Namespace) -> int:
         return INTERRUPTED if stream.completion.stop_reason == "interrupt" else 0
 
 
-def _require_folder(receipt: str | None) -> None:
+def _require_writable(receipt: str | None) -> None:
     """A receipt that can't be written should be known before the answer, not after."""
-    if receipt and not Path(receipt).absolute().parent.is_dir():
-        raise FileProblem(f"there is no folder {Path(receipt).parent} for the receipt", name="NO_FOLDER")
+    if not receipt:
+        return
+    path = Path(receipt).absolute()
+    if not path.parent.is_dir():
+        raise FileProblem(f"there is no folder {path.parent} for the receipt", name="NO_FOLDER")
+    if path.is_dir():
+        raise FileProblem(f"{path} is a folder: name a file for the receipt", name="IS_FOLDER")
+    if not os.access(path.parent, os.W_OK):
+        raise FileProblem(f"the folder {path.parent} can't be written, so the receipt can't be", name="READ_ONLY")
 
 
 def _show(stream: Stream, bar: Progress, *, silent: bool) -> None:

@@ -44,7 +44,7 @@ def main(options: Namespace) -> int:
             device=options.device,
             threads=options.threads,
             on_hash=hashing,
-            on_token=rerunning,
+            on_rerun=rerunning,
             progress=None if options.quiet else news,
         )
     _print(options, verdict)

@@ -86,16 +86,18 @@ class Engine:
             row = self._logits(history[-1:], len(history) - 1, (0,))[0]
 
     def replay(
-        self, request: Request, output: Sequence[int], on_token: Progress | None = None
+        self, request: Request, output: Sequence[int], on_progress: Progress | None = None
     ) -> Generator[Step, None, None]:
         """For each position of ``output``: what plain decoding draws there, given the prompt and the output before.
 
-        Sound because a row of a batch has the bits that it has alone. Reads no saved state.
+        Sound because a row of a batch has the bits that it has alone. Reads no saved state. ``on_progress`` is told
+        (tokens done, in all), those of the prompt included.
         """
         sampler = self._sampler(request)
         if len(request.prompt) + len(output) > self.context:
             raise ContextOverflow(f"prompt and output together exceed the context of {self.context} tokens")
-        tokens = [*request.prompt, *output[:-1]]
+        whole = [*request.prompt, *output]
+        tokens = whole[:-1]
         first = len(request.prompt) - 1
         self._program.truncate(0, 0)
         start = 0
@@ -104,12 +106,12 @@ class Engine:
             end = min(len(tokens), start + rows_at_once)
             wanted = tuple(range(max(first - start, 0), end - start))
             rows = self._logits(tokens[start:end], start, wanted)
+            if on_progress:
+                on_progress(end, len(tokens))
             for offset, row in zip(wanted, rows, strict=True):
-                history = [*request.prompt, *output][: start + offset + 1]
+                history = whole[: start + offset + 1]
                 draw = self._draw(sampler, row, history)
                 yield Step(draw.token, len(history), draw.runner_up, draw.gap)
-                if on_token:
-                    on_token(len(history) - first, len(output))
             start = end
 
     def logits(self, tokens: Sequence[int], first: int = 0) -> F32:

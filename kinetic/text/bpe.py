@@ -49,8 +49,8 @@ class BytePairEncoder:
         self.add_bos = self.pre.add_bos
         self._memory = WordMemory(self._encode_word)
 
-    def encode(self, text: str, *, at_start: bool) -> list[int]:
-        """Tokens of a run of ordinary text. ``at_start`` does not matter here. Lone surrogates become U+FFFD."""
+    def encode(self, text: str) -> list[int]:
+        """Tokens of a run of ordinary text. Lone surrogates become U+FFFD."""
         return self._memory.encode(self._words(_SURROGATES.sub("\ufffd", text)))
 
     def _encode_word(self, word: str) -> list[int]:

@@ -27,7 +27,7 @@ def merge(symbols: list[str], priority: Priority) -> list[str]:
     while heap:
         _, left, right, length = heappop(heap)
         # An entry is stale when either side was joined to something else meanwhile.
-        if not symbols[left] or not symbols[right] or len(symbols[left]) + len(symbols[right]) != length:
+        if not symbols[left] or len(symbols[left]) + len(symbols[right]) != length:
             continue
         symbols[left] += symbols[right]
         symbols[right] = ""

@@ -34,14 +34,14 @@ class SentencePieceEncoder:
         self.add_space_prefix = True if prefix is None else bool(prefix)
         self._memory = WordMemory(self._encode_chunk)
 
-    def encode(self, text: str, *, at_start: bool) -> list[int]:
-        """Tokens of a run of ordinary text.
+    def encode(self, text: str) -> list[int]:
+        """Tokens of a run of ordinary text, at the beginning or after a special token.
 
-        ``at_start``: nothing or a special token comes before, so the space prefix applies (if the model has one).
-        Surrogates of ``surrogateescape`` become the byte they stand for, others U+FFFD.
+        It gets the space prefix if the model has one. Surrogates of ``surrogateescape`` become the byte they
+        stand for, others U+FFFD.
         """
         text = _NOT_BYTES.sub("\ufffd", text)
-        text = " " + text if at_start and self.add_space_prefix else text
+        text = " " + text if self.add_space_prefix else text
         return self._memory.encode(self._chunks(text.replace(" ", ESCAPED_SPACE)))
 
     def _encode_chunk(self, chunk: str) -> list[int]:

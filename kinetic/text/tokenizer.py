@@ -21,7 +21,7 @@ class Encoder(Protocol):
     def add_bos(self) -> bool:
         """Whether a text starts with BOS where the file does not say."""
 
-    def encode(self, text: str, *, at_start: bool) -> list[int]: ...
+    def encode(self, text: str) -> list[int]: ...
 
 
 class Tokenizer:
@@ -57,10 +57,8 @@ class Tokenizer:
         guard inside stays text (see guard.py).
         """
         ids: list[int] = []
-        at_start = True
         for part in self._parts(text, parse_special, guard):
-            ids += [part] if isinstance(part, int) else self._encoder.encode(part, at_start=at_start)
-            at_start = isinstance(part, int)
+            ids += [part] if isinstance(part, int) else self._encoder.encode(part)
         if add_special and self.add_bos and self.bos is not None and ids[:1] != [self.bos]:
             ids.insert(0, self.bos)
         if add_special and self._closing is not None and ids[-1:] != [self._closing]:

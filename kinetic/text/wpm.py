@@ -36,8 +36,8 @@ class WordPieceEncoder:
         self._strip_accents = bool(metadata.get("tokenizer.ggml.normalizer.strip_accents", self._lowercase))
         self._longest = max(map(len, vocabulary.tokens))
 
-    def encode(self, text: str, *, at_start: bool) -> list[int]:
-        """Tokens of a run of ordinary text. ``at_start`` does not matter here."""
+    def encode(self, text: str) -> list[int]:
+        """Tokens of a run of ordinary text."""
         return [token for word in self.words(text) for token in self._pieces(ESCAPED_SPACE + word)]
 
     def words(self, text: str) -> list[str]:

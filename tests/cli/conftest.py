@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMAND = [sys.executable, "-c", "import sys; from kinetic.cli import main; sys.exit(main())"]
+COMMAND = [sys.executable, "-m", "kinetic"]
 
 
 @pytest.fixture

@@ -45,7 +45,8 @@ def test_fma_is_rounded_once():
             assert result == expected, (x, y, z)
             checked += 1
     assert checked > 10000
-    separately = (a * b) + c
+    with np.errstate(all="ignore"):
+        separately = (a * b) + c
     assert np.count_nonzero(separately != found) > 2000  # the cases do tell a fused step from two
 
 
@@ -120,8 +121,7 @@ def all_halves():
 def half_value(pattern):
     """Exact value of a float16 by its fields."""
     sign, exponent, fraction = pattern >> 15, pattern >> 10 & 31, pattern & 1023
-    scale = Fraction(2) ** (max(exponent, 1) - 25)
-    return (-1) ** sign * scale * (fraction + (1024 if exponent else 0))
+    return (-1) ** sign * math.ldexp(fraction + (1024 if exponent else 0), max(exponent, 1) - 25)
 
 
 def test_every_half_to_float():
@@ -169,7 +169,7 @@ def test_float_to_half_in_the_cache():
     """Through a window of one key: its weight is exp(0) / 1, so what comes out is the value as it was stored."""
     x = midpoints()
     x = np.resize(x, (-(-len(x) // 512), 512))
-    spec = Attention(0, 1, 1, 512, 1.0, 1)
+    spec = Attention(0, 32, 32, 16, 1.0, 1)
 
     def forward(ops):
         values = inputs(ops, x)

@@ -132,13 +132,18 @@ def test_rope(width, rotated, interleaved):
     def forward(ops):
         return ops.rope(inputs(ops, values), rope, width)
 
-    for start in (0, 250, 100_000):
+    for start in (0, 250, 5000):
         batch = rows_of(ROWS, start)
         expected = run(forward, batch, backend="reference")
         with loaded(forward, threads=3) as program:
             for count in (1, 3, 17, ROWS):
                 assert_same(program.run(rows_of(count, start)), expected[:count], f"at {start} with {count} rows")
     assert not same(expected[1], values[1]).all()
+
+
+def test_rope_far_out():
+    rope = Rope(frequencies(1_000_000.0, 8), True)
+    run_both(lambda ops: ops.rope(inputs(ops, wide(47, 9, 16)), rope, 8), (), rows_of(9, 131_000))
 
 
 def test_rope_with_magnitude_and_divisors():

@@ -19,7 +19,7 @@ from tests.support.tiny_tokenizers import CONTROL, byte_level
 END, BEGIN, VOCABULARY = 256, 257, 258
 ANSWER = b"one day"
 OVERFLOW = ord("!")
-"""After this byte the model gives a logit that is not finite."""
+"""After this byte a model written with ``overflow`` gives a logit that is not finite."""
 
 TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
 
@@ -27,7 +27,13 @@ WIDTH, HEAD, FFN = 256, 32, 32
 
 
 def write_talker(
-    path: Path, answer: bytes = ANSWER, *, template: str | None = None, context: int = 64, scale: float = 1.0
+    path: Path,
+    answer: bytes = ANSWER,
+    *,
+    template: str | None = None,
+    context: int = 64,
+    scale: float = 1.0,
+    overflow: bool = False,
 ) -> Path:
     assert len(set(answer)) == len(answer) > 0
     special = (("<end>", CONTROL), ("<begin>", CONTROL))
@@ -49,22 +55,22 @@ def write_talker(
     writer.keys(byte_level(special=special, bos_token_id=BEGIN, eos_token_id=END, add_bos_token=True))
     if template is not None:
         writer.key("tokenizer.chat_template", template)
-    for name, values in _tensors(answer, scale).items():
+    for name, values in _tensors(answer, scale, overflow).items():
         writer.tensor(name, values.astype(np.float32))
     return writer.write(path)
 
 
-def _tensors(answer: bytes, scale: float) -> dict[str, np.ndarray]:
+def _tensors(answer: bytes, scale: float, overflow: bool) -> dict[str, np.ndarray]:
     """Each token's embedding is a code of its own, nearly orthogonal to the others."""
     codes = np.random.default_rng(1).choice([-1.0, 1.0], (VOCABULARY, WIDTH))
     codes[:, 0], codes[:, 1] = 1.0, 0.0  # what all have in common, and what only OVERFLOW has
-    codes[OVERFLOW, 1] = 1.0
+    codes[OVERFLOW, 1] = 2.0
     head = np.zeros((VOCABULARY, WIDTH))
     for last, following in zip(answer, [*answer[1:], END], strict=True):
         head[following] += codes[last]
     head[answer[0], 0] += WIDTH / 2
     head *= scale
-    head[0, 1] = 3e38
+    head[0, 1] = 3e38 if overflow else 0.0
     one = np.ones(WIDTH)
     return {
         "token_embd.weight": codes,

@@ -1,6 +1,7 @@
-"""The Python interface, with a tiny engine and a byte tokenizer in the places of the real ones."""
+"""The Python interface, around a real model that says "one day" to everything."""
 
 import dataclasses
+import os
 import subprocess
 import sys
 import threading
@@ -8,37 +9,47 @@ import threading
 import pytest
 
 import kinetic
-from kinetic.api import model as model_module
+from kinetic import store
 from kinetic.api.model import Model
-from kinetic.errors import ContextOverflow, NonFinite, UsageError
+from kinetic.engine import Engine
+from kinetic.errors import ContextOverflow, FileProblem, MalformedGguf, NonFinite, UnsupportedModel, UsageError
+from kinetic.loader import LoadedFile, open_model_file
 from kinetic.text.stream import final_text
 from kinetic.types import ModelFile, ModelIdentity
 from receipts import encode
 from receipts.checks import check_answer, check_record
-from tests.support.fake_model import BOS, END, FILE, NAN, VOCAB, Engine, Loaded, Template, Tokenizer
+from tests.support.gguf_writer import GgufWriter
+from tests.support.talking_model import BEGIN, END, TEMPLATE, VOCABULARY, write_talker
+
+CLOCK_TEMPLATE = "{{ strftime_now('%Y-%m-%d') }} " + TEMPLATE
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("talkers")
 
 
 @pytest.fixture
-def make(monkeypatch, tmp_path):
-    (tmp_path / "tiny.gguf").write_bytes(b"GGUF")
-    monkeypatch.setattr(model_module.loader, "open_model_file", lambda path: Loaded())
-    monkeypatch.setattr(model_module, "load_tokenizer", lambda metadata: Tokenizer())
-    monkeypatch.setattr(model_module, "Engine", Engine)
+def make(folder):
+    """``make(template, answer)`` opens a model that says ``answer``; other arguments are Model's."""
+    opened = []
 
-    def make(template=None, **options):
-        monkeypatch.setattr(model_module, "load_template", lambda metadata, tokenizer: template)
-        return Model(tmp_path / "tiny.gguf", **options)
+    def make(template=None, answer=b"one day", **options):
+        path = folder / f"{hash((template, answer))}.gguf"
+        if not path.exists():
+            write_talker(path, answer, template=template, overflow=True)
+        opened.append(Model(path, **{"threads": 1} | options))
+        return opened[-1]
 
-    return make
-
-
-def say(monkeypatch, *answer):
-    tokens = [token for part in answer for token in (part if type(part) is bytes else [part])]
-    monkeypatch.setattr(Engine, "answer", tokens)
+    yield make
+    for model in opened:
+        model.close()
 
 
-def last_request(model):
-    return model._engine.requests[-1]
+def text_of(answer):
+    """The prompt as text, its beginning token aside."""
+    assert answer.prompt_tokens[0] == BEGIN
+    return bytes(answer.prompt_tokens[1:]).decode()
 
 
 # --- importing ---
@@ -53,52 +64,47 @@ def test_importing_kinetic_loads_nothing():
     assert done.stdout.split() == ["kinetic", "kinetic._version", "kinetic.errors"]
 
 
-def test_every_public_name_is_there():
-    assert all(getattr(kinetic, name) is not None for name in kinetic.__all__)
-    assert kinetic.Model is Model
+@pytest.mark.parametrize("module", [kinetic, kinetic.api])
+def test_every_public_name_is_there(module):
+    assert all(getattr(module, name) is not None for name in module.__all__)
+    assert module.Model is Model
     with pytest.raises(AttributeError):
-        _ = kinetic.nothing
+        _ = module.nothing
 
 
 # --- prompts ---
 
 
 def test_a_model_without_template_completes_the_text(make):
-    model = make()
-    assert model.generate("Rivers: ").text == "a river"
-    assert bytes(last_request(model).prompt[1:]) == b"Rivers: " and last_request(model).prompt[0] == BOS
+    answer = make().generate("Rivers:")
+    assert text_of(answer) == "Rivers:" and answer.text == "one day"
 
 
 def test_a_model_with_template_gets_a_message_unless_raw(make):
-    model = make(Template())
-    model.generate("Rivers?", system="Be brief.")
-    assert bytes(last_request(model).prompt[1:]) == b"system: Be brief.\nuser: Rivers?\n"
-    model.generate("Rivers?", raw=True)
-    assert bytes(last_request(model).prompt[1:]) == b"Rivers?"
-    model.chat([{"role": "user", "content": "A"}, {"role": "assistant", "content": "B"}])
-    assert bytes(last_request(model).prompt[1:]) == b"user: A\nassistant: B\n"
+    model = make(TEMPLATE)
+    assert text_of(model.generate("Rivers?", system="Be brief.")) == "system: Be brief.\nuser: Rivers?\n"
+    assert text_of(model.generate("Rivers?", raw=True)) == "Rivers?"
+    conversation = [{"role": "user", "content": "A"}, {"role": "assistant", "content": "B"}]
+    assert text_of(model.chat(conversation)) == "user: A\nassistant: B\n"
 
 
-def test_exactly_one_beginning_token(make, monkeypatch):
-    model = make(Template())
-    model.generate("x")
-    assert last_request(model).prompt.count(BOS) == 1
-    real = Tokenizer.encode
-    monkeypatch.setattr(Tokenizer, "encode", lambda self, text, **options: [BOS, *real(self, text, **options)])
-    model.generate("x")
-    assert last_request(model).prompt.count(BOS) == 1, "a template that writes it itself"
+@pytest.mark.parametrize("template", [TEMPLATE, "<begin>" + TEMPLATE])
+def test_exactly_one_beginning_token(make, template):
+    answer = make(template).generate("x")
+    assert text_of(answer) == "user: x\n" and answer.prompt_tokens.count(BEGIN) == 1
 
 
 @pytest.mark.parametrize("parse", [False, True])
 @pytest.mark.parametrize("raw", [False, True])
 def test_spellings_of_control_tokens_are_text_unless_asked(make, parse, raw):
-    model = make(Template())
-    model.generate("<end>x", parse_special=parse, raw=raw)
-    assert (END in last_request(model).prompt) is parse
+    answer = make(TEMPLATE).generate("<end>x", parse_special=parse, raw=raw)
+    assert (END in answer.prompt_tokens) is parse
+    assert parse or "<end>x" in text_of(answer)
 
 
 def test_refused_prompts(make, monkeypatch):
-    base, chat = make(), make(Template())
+    base, chat = make(), make(TEMPLATE)
+    monkeypatch.setattr(Engine, "generate", None)
     for ask in (
         lambda: base.chat([{"role": "user", "content": "x"}]),
         lambda: base.generate("x", system="y"),
@@ -106,33 +112,40 @@ def test_refused_prompts(make, monkeypatch):
         lambda: base.generate("x", max_tokens=-3),
         lambda: base.generate("x", max_tokens=2**31),
         lambda: base.generate("x", stop=["", "a"]),
+        lambda: base.generate("x", stop=[f"{number}" for number in range(65)]),
+        lambda: base.generate("x", stop="x" * 1025),
         lambda: base.generate("x", temprature=1),
         lambda: base.generate("x", seed=2**64),
         lambda: base.generate("x", seed=-2),
-        lambda: base.generate("x", logit_bias={VOCAB: 1.0}),
+        lambda: base.generate("x", logit_bias={VOCABULARY: 1.0}),
     ):
         with pytest.raises(UsageError):
             ask()
-    monkeypatch.setattr(Tokenizer, "add_bos", False)
-    monkeypatch.setattr(Tokenizer, "encode", lambda self, text, **options: list(text.encode()))
+    monkeypatch.undo()
+    with pytest.raises(UsageError):
+        base.generate("x", completion_index=2**32)
+
+
+def test_an_empty_prompt_needs_a_beginning_token(make):
+    model = make()
+    assert model.generate("").prompt_tokens == (BEGIN,)
+    model.tokenizer.add_bos = False
     with pytest.raises(UsageError) as caught:
-        base.generate("")
+        model.generate("")
     assert caught.value.name == "EMPTY_PROMPT"
-    assert not base._engine.requests and not chat._engine.requests
 
 
-def test_a_prompt_longer_than_the_context_is_refused_before_anything_runs(make):
+def test_a_prompt_longer_than_the_context_is_refused_before_anything_runs(make, monkeypatch):
     model = make(context=8)
     assert model.generate("123456").stop_reason == "context"  # 7 tokens with BOS leave room for one
-    model._engine.requests.clear()
+    monkeypatch.setattr(Engine, "generate", None)
     for prompt in ("1234567", "x" * 100):
         with pytest.raises(ContextOverflow) as caught:
             model.generate(prompt)
         assert caught.value.exit_code == 6
-    assert not model._engine.requests
 
 
-# --- seeds ---
+# --- seeds and settings ---
 
 
 def test_no_seed_means_a_fresh_one_each_time_and_it_is_reported(make):
@@ -140,14 +153,14 @@ def test_no_seed_means_a_fresh_one_each_time_and_it_is_reported(make):
     answers = [model.generate("x", temperature=0.7, **asked) for asked in ({}, {}, {"seed": None}, {"seed": -1})]
     seeds = [answer.seed for answer in answers]
     assert len(set(seeds)) == 4 and all(0 <= seed < 2**64 for seed in seeds)
-    assert seeds == [request.sampling.seed for request in model._engine.requests]
     assert seeds == [int(answer.receipt()["sampling"]["seed"]) for answer in answers]
 
 
 def test_a_given_seed_is_used_every_time(make):
     model = make()
-    assert [model.generate("x", seed=seed).seed for seed in (42, 42, 43, 0, 2**64 - 1)] == [42, 42, 43, 0, 2**64 - 1]
-    assert last_request(model).sampling.temperature == pytest.approx(0.8), "a seed changes no other setting"
+    answers = [model.generate("x", seed=seed) for seed in (42, 42, 43, 0, 2**64 - 1)]
+    assert [answer.seed for answer in answers] == [42, 42, 43, 0, 2**64 - 1]
+    assert answers[0].sampling.temperature == pytest.approx(0.8), "a seed changes no other setting"
 
 
 def test_the_settings_of_an_answer_ask_for_the_same_again(make):
@@ -157,63 +170,92 @@ def test_the_settings_of_an_answer_ask_for_the_same_again(make):
     assert again.sampling == first.sampling and first.sampling.logit_bias == ((3, float("-inf")), (65, -1.5))
 
 
+def test_a_receipt_holds_the_settings_that_were_used_not_those_that_were_asked_for(make):
+    model = make()
+    asked = {"temperature": -1, "top_p": 0.7, "logit_bias": [(5, 1.0), (3, 1e-40), (5, 0.5)], "presence_penalty": -0.0}
+    record = model.generate("x", **asked).receipt()
+    used = record["sampling"]
+    assert (used["temperature"], used["top_p"], used["presence_penalty"]) == ("0", "0.7", "0")
+    assert used["logit_bias"] == [
+        {"token": 3, "bias": "0." + "0" * 39 + "1"},
+        {"token": 5, "bias": "1.5"},
+    ]
+    assert model.generate("x", top_p=0).receipt()["sampling"]["top_p"] == "0"
+    check_record(record)
+
+
 # --- how answers end ---
 
 
 @pytest.mark.parametrize(
     ("options", "text", "tokens", "reason"),
     [
-        ({}, "a river", b"a river\0", "end"),
-        ({"max_tokens": 3}, "a r", b"a r", "length"),
+        ({}, "one day", b"one day\0", "end"),
+        ({"max_tokens": 3}, "one", b"one", "length"),
         ({"max_tokens": 0}, "", b"", "length"),
-        ({"max_tokens": 8}, "a river", b"a river\0", "end"),
-        ({"max_tokens": 7}, "a river", b"a river", "length"),
-        ({"stop": "river"}, "a ", b"a river", "stop"),
-        ({"stop": ["ver", "iv"]}, "a r", b"a riv", "stop"),
-        ({"stop": ["rivers"]}, "a river", b"a river\0", "end"),
-        ({"stop": ["v"], "max_tokens": 5}, "a ri", b"a riv", "stop"),
+        ({"max_tokens": 8}, "one day", b"one day\0", "end"),
+        ({"max_tokens": 7}, "one day", b"one day", "length"),
+        ({"stop": "day"}, "one ", b"one day", "stop"),
+        ({"stop": ["day", "da"]}, "one ", b"one da", "stop"),
+        ({"stop": ["one day", "e"]}, "on", b"one", "stop"),  # what is complete first, not what begins first
+        ({"stop": ["e", "ne"]}, "o", b"one", "stop"),  # both at once: the longer
+        ({"stop": ["days"]}, "one day", b"one day\0", "end"),
+        ({"stop": ["e"], "max_tokens": 3}, "on", b"one", "stop"),
     ],
 )
 def test_endings(make, options, text, tokens, reason):
-    answer = make().generate("x", **options)
+    model = make()
+    answer = model.generate("x", **options)
     ids = tuple(END if byte == 0 else byte for byte in tokens)
     assert (answer.text, answer.tokens, answer.stop_reason) == (text, ids, reason)
     record = answer.receipt()
     check_answer(check_record(record))
-    assert record["text"] == final_text(Tokenizer(), answer.tokens, record["stop"]["strings"])[0]
+    assert record["text"] == final_text(model.tokenizer, answer.tokens, record["stop"]["strings"])[0]
 
 
 def test_minus_two_fills_the_context(make):
     model = make()
     answer = model.generate("x", max_tokens=-2)
     assert answer.stop_reason == "context" and len(answer.tokens) + len(answer.prompt_tokens) == model.context
+    assert answer.text.startswith("one dayone day"), "end tokens are no text"
     record = answer.receipt()
     assert record["stop"]["end_tokens"] == [] and record["overrides"]["context"] == model.context
     check_answer(record)
     assert model.generate("x").receipt()["overrides"]["context"] == 0, "recorded only where it matters"
 
 
-def test_streams_show_whole_characters_and_never_a_stop_string(make, monkeypatch):
-    say(monkeypatch, "naïve 😸 END".encode())
-    stream = make().stream("x", stop=["END"])
+def test_an_end_token_that_has_a_spelling_is_no_text(folder):
+    path = write_talker(folder / "spelled.gguf", b"one day")
+    with Model(path, threads=1) as model:
+        model.tokenizer.end_tokens = frozenset(b"y")
+        answer = model.generate("x")
+    assert (answer.text, answer.stop_reason) == ("one da", "end") == (answer.receipt()["text"], answer.stop_reason)
+
+
+def test_streams_show_whole_characters_and_never_a_stop_string(make):
+    stream = make(answer="aï 😸 END".replace(" ", "", 1).encode()).stream("x", stop=["END"])
     pieces = list(stream)
-    assert "".join(pieces) == "naïve 😸 " == stream.completion.text
+    assert "".join(pieces) == "aï😸 " == stream.completion.text
     assert all("\ufffd" not in piece for piece in pieces)
 
 
 @pytest.mark.parametrize("count", range(1, 5))
-def test_a_character_cut_by_the_limit_becomes_one_replacement_at_the_end(make, monkeypatch, count):
-    say(monkeypatch, "😸".encode())
-    answer = make().generate("x", max_tokens=count)
+def test_a_character_cut_by_the_limit_becomes_one_replacement_at_the_end(make, count):
+    answer = make(answer="😸".encode()).generate("x", max_tokens=count)
     assert answer.text == ("😸" if count == 4 else "\ufffd") and answer.receipt()["text"] == answer.text
+
+
+def test_half_a_character_is_no_reason_to_stop(make):
+    answer = make(answer="😸".encode()).generate("x", max_tokens=2, stop="\ufffd")
+    assert (answer.text, answer.stop_reason) == ("", "length") and answer.receipt()["text"] == ""
 
 
 def test_stop_keeps_what_there_is(make):
     stream = make().stream("x")
-    assert next(stream) + next(stream) == "a "
+    assert next(stream) + next(stream) == "on"
     stream.stop()
     assert list(stream) == [] and stream.completion.stop_reason == "interrupt"
-    assert stream.completion.text == "a "
+    assert stream.completion.text == "on"
     check_answer(stream.completion.receipt())
 
 
@@ -221,10 +263,10 @@ def test_a_closed_or_abandoned_stream_frees_the_model(make):
     model = make()
     with model.stream("x") as stream:
         next(stream)
-    assert stream.completion.text == "a" and stream.completion.stop_reason == "interrupt"
+    assert stream.completion.text == "o" and stream.completion.stop_reason == "interrupt"
     for _ in model.stream("x"):
         break
-    assert model.generate("x").text == "a river"
+    assert model.generate("x").text == "one day"
 
 
 def test_an_unfinished_stream_has_no_completion(make):
@@ -234,15 +276,13 @@ def test_an_unfinished_stream_has_no_completion(make):
     assert caught.value.name == "NOT_FINISHED" and not stream.is_finished
 
 
-def test_a_number_that_is_not_finite_gives_no_completion(make, monkeypatch):
-    say(monkeypatch, b"ab", NAN)
-    model = make()
+def test_a_number_that_is_not_finite_gives_no_completion(make):
+    model = make(answer=b"ab!")
     stream = model.stream("x")
     with pytest.raises(NonFinite):
         list(stream)
     assert not stream.is_finished
-    say(monkeypatch, b"ok")
-    assert model.generate("x").text == "ok"
+    assert model.generate("x", max_tokens=2).text == "ab"
 
 
 def test_a_closed_model_answers_no_more(make):
@@ -253,6 +293,13 @@ def test_a_closed_model_answers_no_more(make):
         with pytest.raises(UsageError) as caught:
             ask()
         assert caught.value.name == "CLOSED"
+
+
+def test_progress_of_a_prompt(make, monkeypatch):
+    monkeypatch.setattr("kinetic.engine.engine.PROMPT_ROWS", 4)
+    seen = []
+    make().stream("123456789", on_progress=lambda *done: seen.append(done)).__next__()
+    assert seen == [(4, 10), (8, 10), (10, 10)]
 
 
 # --- taking turns ---
@@ -268,37 +315,63 @@ def test_one_thread_cannot_wait_for_itself(make):
     stream.close()
 
 
-def test_threads_take_turns(make):
+def test_threads_take_turns(make, monkeypatch):
+    real, inside, most = Engine.generate, [], []
+
+    def generate(self, *arguments, **options):
+        inside.append(1)
+        most.append(len(inside))
+        try:
+            yield from real(self, *arguments, **options)
+        finally:
+            inside.pop()
+
+    monkeypatch.setattr(Engine, "generate", generate)
     model, answers = make(), []
     threads = [threading.Thread(target=lambda: answers.append(model.generate("x").text)) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert answers == ["a river"] * 8 and model._engine.most_inside == 1
+    assert answers == ["one day"] * 8 and most == [1] * 8
 
 
 # --- receipts ---
 
 
-def test_a_receipt_holds_the_question_and_the_answer(make):
-    model = make(Template())
-    answer = model.generate("x", seed=7, temperature=0.5, stop=["z", "y", "z"], completion_index=3, max_tokens=20)
+def test_a_receipt_holds_the_question_and_the_answer(make, monkeypatch):
+    model = make(TEMPLATE)
+    answer = model.generate("x", seed=7, temperature=0.5, stop=["z", "w", "z"], completion_index=3, max_tokens=20)
     record = answer.receipt()
-    assert record["model"] == {"architecture": "llama", "files": [dataclasses.asdict(FILE)]}
+    found = store.digests(model.path)
+    file = {"name": model.path.name, "size": found.size, "blake3": found.blake3, "sha256": found.sha256}
+    assert record["model"] == {"architecture": "llama", "files": [file]}
     assert record["prompt"]["tokens"] == list(answer.prompt_tokens)
     assert record["output"]["tokens"] == list(answer.tokens)
-    assert record["stop"] == {"reason": "end", "strings": ["y", "z"], "end_tokens": [END]}
-    assert record["claims"]["device_name"] == "one byte at a time" and record["claims"]["engine_version"]
-    assert record["clock"] == "" and record["text"] == "a river"
-    list(model.replay(record))
-    assert last_request(model) == model._engine.requests[0], "a receipt asks exactly the same question again"
+    assert record["stop"] == {"reason": "end", "strings": ["w", "z"], "end_tokens": [END]}
+    assert record["claims"]["device_name"] == model.device_name and record["claims"]["engine_version"]
+    assert record["clock"] == "" and record["text"] == "one day"
+
+
+def test_a_receipt_asks_exactly_the_same_question_again(make, monkeypatch):
+    model, asked = make(), []
+    for name in ("generate", "replay"):
+
+        def remember(self, request, *rest, real=getattr(Engine, name), **options):
+            asked.append(request)
+            return real(self, request, *rest, **options)
+
+        monkeypatch.setattr(Engine, name, remember)
+    answer = model.generate("x", temperature=0.1, top_p=0.3, seed=2**63, logit_bias={9: 0.1}, completion_index=2)
+    drawn = [step.token for step in model.replay(answer.receipt())]
+    assert asked[0] == asked[1] and drawn == list(answer.tokens)
 
 
 def test_the_templates_clock_is_recorded_and_can_be_set(make):
-    model = make(Template(uses_clock=True))
+    model = make(CLOCK_TEMPLATE)
     record = model.generate("x", template_time="2026-03-14T15:09:26").receipt()
     assert record["clock"] == "2026-03-14T15:09:26"
+    assert bytes(record["prompt"]["tokens"][1:]).startswith(b"2026-03-14 user: x")
     assert model.generate("x").receipt()["clock"] != ""
 
 
@@ -310,23 +383,56 @@ def test_saved_receipts_read_back(make, tmp_path, name):
     assert (tmp_path / name).read_bytes()[:1] == (b"{" if name == "a.json" else b"\xa2")
 
 
-def test_the_receipt_of_a_closed_model_can_still_be_made(make):
+def test_the_receipt_of_a_closed_model_can_still_be_made(make, monkeypatch):
     with make() as model:
         answer = model.generate("x")
-    assert answer.receipt()["text"] == "a river"
+    monkeypatch.setattr(store, "_recall", lambda stat: None)
+    assert answer.receipt()["text"] == "one day"
+    assert answer.receipt()["model"]["files"][0]["blake3"] == store.digests(model.path).blake3
 
 
-def test_files_are_hashed_once_and_only_for_a_receipt(make):
+def test_files_are_hashed_once_and_only_for_a_receipt(make, monkeypatch):
+    hashed, real = [], LoadedFile.identity
+    monkeypatch.setattr(LoadedFile, "identity", lambda self, **options: hashed.append(1) or real(self, **options))
     model = make()
     first, second = model.generate("x"), model.generate("y")
-    assert model._loaded.hashed == 0
+    assert not hashed
     first.receipt(), second.receipt(), model.identity
-    assert model._loaded.hashed == 1
+    assert hashed == [1]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_file_that_changed_gives_no_receipt(tmp_path, when):
+    path = write_talker(tmp_path / "m.gguf")
+    with Model(path, threads=1) as model:
+        answer = model.generate("x")
+        if when == "after":
+            answer.receipt()
+        with path.open("r+b") as file:
+            file.seek(-4, 2)
+            file.write(b"\1")
+        os.utime(path, ns=(1, 1))
+        with pytest.raises(FileProblem) as caught:
+            answer.receipt()
+    assert caught.value.name == "FILE_CHANGED"
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_file_that_was_replaced_gives_no_receipt(tmp_path, is_open):
+    path = write_talker(tmp_path / "m.gguf")
+    with Model(path, threads=1) as model:
+        answer = model.generate("x")
+        write_talker(tmp_path / "other.gguf", b"two").replace(path)
+        if is_open:
+            pytest.raises(FileProblem, answer.receipt)
+    with pytest.raises(FileProblem) as caught:
+        answer.receipt()
+    assert caught.value.name == "FILE_CHANGED"
 
 
 def test_odd_file_names_become_text(make, monkeypatch):
     odd = ModelFile("a\udcff/\n.gguf", 4, "ab" * 32, "cd" * 32)
-    monkeypatch.setattr(Loaded, "identity", lambda self, **options: ModelIdentity("llama", (odd,)))
+    monkeypatch.setattr(LoadedFile, "identity", lambda self, **options: ModelIdentity("llama", (odd,)))
     assert make().generate("x").receipt()["model"]["files"][0]["name"] == "a\ufffd??.gguf"
 
 
@@ -337,7 +443,46 @@ def test_stats_count_tokens_and_seconds(make):
     assert make().generate("abc", max_tokens=0).stats.decode_speed == 0
 
 
+# --- opening ---
+
+
 def test_unknown_device(make):
     with pytest.raises(UsageError) as caught:
         make(device="abacus")
     assert caught.value.name == "NO_DEVICE"
+
+
+def test_a_model_that_cannot_be_opened_leaves_no_file_open(tmp_path, monkeypatch):
+    closed, real = [], LoadedFile.close
+    monkeypatch.setattr(LoadedFile, "close", lambda self: closed.append(1) or real(self))
+    GgufWriter().key("general.architecture", "abacus").write(tmp_path / "a.gguf")
+    with pytest.raises((UnsupportedModel, MalformedGguf)):
+        Model(tmp_path / "a.gguf")
+    with pytest.raises(UsageError):
+        Model(write_talker(tmp_path / "b.gguf"), context=65)
+    assert closed == [1, 1]
+
+
+def test_an_open_file_can_be_handed_over(folder):
+    loaded = open_model_file(write_talker(folder / "open.gguf"))
+    with Model(loaded, threads=1) as model:
+        assert model.generate("x").text == "one day" and model.path == folder / "open.gguf"
+
+
+def test_the_home_folder_holds_the_kernels(tmp_path, folder, monkeypatch):
+    monkeypatch.setenv("KINETIC_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("KINETIC_KERNELS", "elsewhere")
+    Model(write_talker(folder / "k.gguf"), device="reference").close()
+    assert os.environ["KINETIC_KERNELS"] == "elsewhere"
+    monkeypatch.delenv("KINETIC_KERNELS")
+    Model(folder / "k.gguf", device="reference").close()
+    assert os.environ["KINETIC_KERNELS"] == str(tmp_path / "home" / "kernels")
+
+
+def test_news_of_compilation_reaches_the_caller(tmp_path, folder, monkeypatch):
+    news = []
+    monkeypatch.setattr("kinetic.backends.cpu.native._start", lambda *job: (_ for _ in ()).throw(MemoryError))
+    monkeypatch.setenv("KINETIC_KERNELS", str(tmp_path))
+    with pytest.raises(MemoryError):
+        Model(write_talker(folder / "n.gguf"), progress=news.append)
+    assert len(news) == 1 and "compiling kernels" in news[0] and "\n" not in news[0]

@@ -4,10 +4,11 @@ import copy
 import math
 
 import pytest
+from blake3 import blake3
 
-from ktc import digest, limits
+from ktc import canonical, digest, limits
 from ktc.errors import KtcError, LimitExceeded, Malformed, Unverifiable
-from receipts import batch, schema
+from receipts import batch, identity, schema
 from receipts.checks import check_answer, check_record
 from receipts.identity import challenge_seed
 from tests.support.sample_receipts import END, FILES, changed, full_sample, sample
@@ -255,6 +256,14 @@ def test_a_challenge_gives_the_seed():
     assert seed != challenge_seed(record | {"challenge": "ab" * 17})
     assert seed != challenge_seed(changed(record, "sampling.top_k", 41))
     assert seed == challenge_seed(changed(record, "text", "another answer"))
+
+
+def test_the_seed_of_a_challenge_is_the_documented_digest():
+    record = FULL | {"challenge": "ab" * 16}
+    question = identity._question(record)
+    del question["sampling"]["seed"]
+    hashed = b"kinetic challenge v1\0" + b"\x10" + b"\xab" * 16 + canonical.encode(question)
+    assert challenge_seed(record) == str(int.from_bytes(blake3(hashed).digest()[:8], "little"))
 
 
 @pytest.mark.parametrize("count", range(1, 10))

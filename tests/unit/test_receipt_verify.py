@@ -207,6 +207,7 @@ def stopped(tokens, strings, text, reason="stop"):
         stopped([5, 6], ["\N{GRINNING CAT FACE WITH SMILING EYES}"], ""),
         stopped([5, 6, 1], ["red"], "\N{GRINNING CAT FACE WITH SMILING EYES} "),
         stopped([1, 5], ["x"], " red\ufffd", reason="interrupt"),  # half a character is shown at the end
+        stopped([5, 1], ["\ufffd"], ""),  # half a character shows only when it can't be completed any more
         stopped([5, 6, 1], ["\ufffd"], "\N{GRINNING CAT FACE WITH SMILING EYES} red", reason="interrupt"),
     ],
 )

@@ -458,6 +458,7 @@ def test_guard_places():
     guard = Guard("#", ["<a b>", "[x]"])
     assert guard.protect("<a b>[x]") == "<#a b>[#x]"
     assert guard.protect("t <a b") == "t <#a b"
+    assert Guard("#", ["<><"]).protect({"type": "<><><"}) == {"type": "<#><#><"}  # spellings that overlap
     assert guard.protect("b> t [ ") == "b#> t [# "
     assert guard.protect({"role": "<", "k": ["<", 1, None], "[x]": True}) == {
         "role": "<",

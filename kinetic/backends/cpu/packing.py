@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import carray, njit
+from numba import njit
 from numba.core import types as nt
 from numba.extending import intrinsic
 
 from kinetic.backends.base import BLOCK
 from kinetic.backends.cpu import layout
 from kinetic.backends.cpu.compiled import BARE
-from kinetic.backends.cpu.emitted import read_u8, write_u8
+from kinetic.backends.cpu.emitted import read_u8, write_i32, write_u8
 from kinetic.formats import Format
 
 compiled = njit(**BARE)
@@ -26,22 +26,13 @@ NOTHING = np.uint8(0)
 
 
 @intrinsic
-def _as_pointer(typingctx: Any, address: Any) -> Any:
+def bytes_at(typingctx: Any, address: Any) -> Any:
+    """A pointer to uint8 that can be indexed. An array would bring reference counting along."""
+
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
         return b.inttoptr(args[0], ir.IntType(8).as_pointer())
 
-    return nt.voidptr(nt.int64), codegen
-
-
-@compiled
-def bytes_at(address, n):
-    return carray(_as_pointer(address), n, np.uint8)
-
-
-@compiled
-def copy_bytes(source, target, n):
-    for k in range(n):
-        write_u8(target + k, read_u8(source + k))
+    return nt.CPointer(nt.uint8)(nt.int64), codegen
 
 
 def make_pack(fmt: Format) -> Any:
@@ -92,7 +83,7 @@ def _pack_quantised(fmt: Format) -> Any:
                 for r in range(min(16, rows - g * 16)):
                     row = source + (g * 16 + r) * row_bytes
                     for b in range(n):
-                        block = bytes_at(row + (chunk + b) // per_block * block_bytes, block_bytes)
+                        block = bytes_at(row + (chunk + b) // per_block * block_bytes)
                         inner = (chunk + b) % per_block
                         scales(block, inner, at, b, r)
                         words(block, inner * 32, at + header + b * quants, r)
@@ -102,25 +93,29 @@ def _pack_quantised(fmt: Format) -> Any:
 
 
 def _pack_words(fmt: Format) -> Any:
-    """words(block, first value, target, row): one block of 32 of one row, ORed into zeroed memory."""
+    """words(block, first value, target, row): one block of 32 of one row, four elements a store."""
     unsigned = compiled(fmt.unsigned)
-    bits, extra = fmt.BITS, fmt.BITS - 4
-    per_plane = 8 // extra if extra > 0 else 1
+    bits, extra = fmt.BITS, max(fmt.BITS - 4, 0)
+    planes, per_plane = (extra, 8 // extra) if 0 < extra < 4 else (0, 1)
 
     @compiled
     def words(block, start, target, r):
-        for j in range(8):
+        for j in range(8 if bits == 8 else 4):
+            word = np.uint32(0)
             for k in range(4):
-                u = unsigned(block, start + 4 * j + k)
-                lane = r * 4 + k
-                if bits == 8:
-                    write_u8(target + 64 * j + lane, np.uint8(u))
-                    continue
-                at = target + 64 * (j & 3) + lane
-                write_u8(at, np.uint8(read_u8(at) | (u & 15) << (j >> 2 << 2)))
-                if extra > 0:
-                    at = target + 256 + 64 * (j // per_plane) + lane
-                    write_u8(at, np.uint8(read_u8(at) | (u >> 4) << (extra * (j % per_plane))))
+                u = np.uint32(unsigned(block, start + 4 * j + k))
+                if bits != 8:
+                    high = np.uint32(unsigned(block, start + 16 + 4 * j + k))
+                    u = (u & np.uint32(15)) | ((high & np.uint32(15)) << np.uint32(4))
+                word |= u << np.uint32(8 * k)
+            write_i32(target + 64 * j + 4 * r, np.int32(word))
+        for p in range(planes):
+            word = np.uint32(0)
+            for j in range(per_plane):
+                for k in range(4):
+                    u = np.uint32(unsigned(block, start + 4 * (p * per_plane + j) + k))
+                    word |= (u >> np.uint32(4)) << np.uint32(extra * j + 8 * k)
+            write_i32(target + 256 + 64 * p + 4 * r, np.int32(word))
 
     return words
 

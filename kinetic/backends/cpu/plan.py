@@ -72,7 +72,8 @@ class Planner:
         self._buffers: dict[Node, Buffer] = {}
         self._records: dict[Node, Buffer] = {}
         self._pending: dict[Node, int] = {}
-        self._free: dict[int, list[Buffer]] = {}
+        # By size and stride: partitions of rows and of records are different bytes of the same memory.
+        self._free: dict[tuple[int, int], list[Buffer]] = {}
         self._all: list[Buffer] = []
         self._constants: dict[float, NDArray[np.float32]] = {}
         self._cache = Buffer(np.zeros(0, np.uint8))
@@ -124,11 +125,9 @@ class Planner:
         self._code.append([op, node.rows, *words] + [0] * (tape.WORDS - 2 - len(words)))
 
     def _buffer(self, size: int, stride: int) -> Buffer:
-        free = self._free.get(size)
+        free = self._free.get((size, stride))
         if free:
-            buffer = free.pop()
-            buffer.stride = stride
-            return buffer
+            return free.pop()
         self._all.append(Buffer(allocate(size), stride))
         return self._all[-1]
 
@@ -148,7 +147,7 @@ class Planner:
             if self._pending[node] == 0:
                 for held in (self._buffers.pop(node, None), self._records.pop(node, None)):
                     if held is not None:
-                        self._free.setdefault(len(held.data), []).append(held)
+                        self._free.setdefault((len(held.data), held.stride), []).append(held)
 
     def _take_over(self, source: Node) -> Buffer | None:
         """The buffer of ``source`` for the node that reads it now, if nothing else will."""

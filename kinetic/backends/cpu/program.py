@@ -38,6 +38,7 @@ class CpuProgram:
         self._pages = Pages(layout)
         store = WeightStore(kernels, threads)
         self._tape: Tape = Planner(kernels, store, layout, CAPACITY).plan(nodes)
+        store.close()
         self.vocab_size = self._tape.vocab_size
         self._program = np.zeros(tape.FIRST_FREE + 64, np.int64)
         self._rows = np.zeros((4, CAPACITY), np.int64)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -41,6 +40,7 @@ class WeightStore:
         self._kernels = kernels
         self._threads = threads
         self._arena = Arena()
+        self._pool = ThreadPoolExecutor(threads)
         self._packed: dict[str, Packed] = {}
         self._vectors: dict[str, NDArray[np.uint8]] = {}
 
@@ -70,12 +70,9 @@ class WeightStore:
         def part(i: int) -> None:
             pack(address(source), source.shape[1], rows, width, address(packed.data), edges[i], edges[i + 1])
 
-        self._each(part)
+        list(self._pool.map(part, range(self._threads)))
         return packed
 
-    def _each(self, part: Callable[[int], None]) -> None:
-        if self._threads == 1:
-            part(0)
-            return
-        with ThreadPoolExecutor(self._threads) as pool:
-            list(pool.map(part, range(self._threads)))
+    def close(self) -> None:
+        """Give back the packing threads; what was packed stays."""
+        self._pool.shutdown()

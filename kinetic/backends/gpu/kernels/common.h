@@ -1,8 +1,8 @@
 // The common subset of CUDA C and OpenCL C: what the two languages spell differently.
 //
-// Kernels use plain + - * / and SQRT on float, which the options of source.py keep
-// correctly rounded and apart, and FMA where one rounding is meant. A launch is a row of groups of
-// LANES lanes each; their number never changes a bit.
+// Kernels use plain + - * / and SQRT on float, which the options of source.py keep apart
+// and correctly rounded, and FMA where one rounding is meant. A launch is a row of groups
+// of LANES lanes each; their number never changes a bit.
 
 #ifdef __OPENCL_VERSION__
 #pragma OPENCL FP_CONTRACT OFF
