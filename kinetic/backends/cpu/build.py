@@ -3,7 +3,7 @@
     python -m kinetic.backends.cpu.build ISA FOLDER UNIT...
 
 A unit is 'core' (interpreter and row kernels) or a ggml type id (one format's
-tile and packing kernels). Each becomes FOLDER/UNIT.o, written whole or not at all.
+tile and packing kernels). Each becomes FOLDER/UNIT.o (see objects.py), written whole or not at all.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 
 from kinetic.backends.cpu import attention, control, rows, tiles
+from kinetic.backends.cpu.objects import sealed
 from kinetic.backends.cpu.target import machine
 from kinetic.formats import by_type
 
@@ -93,7 +94,7 @@ def main(argv: list[str]) -> int:
     isa, folder = argv[0], Path(argv[1])
     for unit in argv[2:]:
         temporary = folder / f"{unit}.{os.getpid()}.tmp"
-        temporary.write_bytes(compile_unit(unit, isa))
+        temporary.write_bytes(sealed(compile_unit(unit, isa)))
         temporary.replace(folder / f"{unit}.o")
     return 0
 

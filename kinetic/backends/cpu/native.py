@@ -23,7 +23,7 @@ import blake3
 import llvmlite.binding as llvm
 
 from kinetic import backends, formats
-from kinetic.backends.cpu import target
+from kinetic.backends.cpu import objects, target
 from kinetic.backends.cpu.tiles import tile_name
 from kinetic.errors import KineticError
 from kinetic.formats import Format, by_type
@@ -37,7 +37,7 @@ _lock = threading.Lock()
 
 KERNEL_SOURCES = (
     "attention build compiled control core core_attention core_candidates core_ops dots emitted functions ir layout "
-    "packing rows tape target tiles"
+    "objects packing rows tape target tiles"
 ).split()
 """Modules of this package that end up in object files. ``test_native`` checks that none is forgotten."""
 
@@ -98,7 +98,8 @@ class Kernels:
         folder = cache_folder(isa)
         units = ["core", *(str(t) for t in sorted(types))]
         with _lock:
-            build_missing(folder, isa, [u for u in units if not (folder / f"{u}.o").is_file()], progress)
+            missing = [unit for unit in units if objects.read(folder / f"{unit}.o") is None]
+            build_missing(folder, isa, missing, progress)
             self._engine = _load(folder, isa, units)
         self.start = self._function("start", 1)
         self.run_tape = self._function("run_tape", 3)
@@ -127,7 +128,10 @@ def _load(folder: Path, isa: str, units: list[str]) -> llvm.ExecutionEngine:
     target.initialise()
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target.machine(isa))
     for unit in units:
-        engine.add_object_file(llvm.ObjectFileRef.from_path(str(folder / f"{unit}.o")))
+        code = objects.read(folder / f"{unit}.o")
+        if code is None:
+            raise KineticError(f"the compiled kernels in {folder} can't be read back; delete that folder and run again")
+        engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     return engine
 
