@@ -22,7 +22,8 @@ through all earlier messages at each."""
 CALL_STEPS = 10
 """A call goes through several layers of jinja2, so it costs more than a loop turn."""
 CHARACTERS, TIMES_EACH = 1 << 26, 100
-"""Characters handled in all, and so the memory in use. Real templates look at a text up to 20 times."""
+"""Characters handled in all, which bounds the memory in use and the output. Real templates look at a text up to 20
+times."""
 MAX_WIDTH = 100_000
 """Largest number a template may pass to a string method or a padding filter."""
 MAX_INTEGER_BITS = 4096

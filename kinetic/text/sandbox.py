@@ -23,8 +23,8 @@ from jinja2.visitor import NodeTransformer
 
 from kinetic.text.budget import CALL_STEPS, budget, check_widths, pay_filter, pay_operator, pay_string_method
 
-CONSTANT_TIME = frozenset("abs attr count d default first float int items last length round".split())
-SHALLOW = frozenset("batch list map reject rejectattr reverse select selectattr slice".split())
+CONSTANT_TIME = frozenset("abs attr count d default first float int last length round".split())
+SHALLOW = frozenset("batch items list map reject rejectattr reverse select selectattr slice".split())
 DEEP = frozenset(
     "capitalize dictsort e escape forceescape format groupby indent join lower max min replace safe sort string "
     "striptags sum title trim truncate unique upper urlencode wordcount".split()
@@ -163,8 +163,7 @@ class _Weaver(NodeTransformer):
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
         self.generic_visit(node)
-        node.expr = _pay("measured", node.expr)
-        for operand in node.ops:
+        for operand in node.ops:  # whatever stands left, this side alone bounds the work
             operand.expr = _pay("measured", operand.expr)
         return node
 

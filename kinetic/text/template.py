@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 MAX_TEMPLATE = 256 * 1024
 """Characters; the largest known template has some 20,000."""
-MAX_OUTPUT = 16 * 1024 * 1024
-"""Characters of one rendering."""
 MAX_DEPTH = 150
 """Levels of nesting in the syntax tree; real templates reach about 30."""
 
@@ -170,7 +168,7 @@ class _Rendering:
             variables["tools"] = conversation.tools
         token = budget.set(Budget(len(conversation.messages), sum(map(len, conversation.texts()))))
         try:
-            return _output(self._template, variables)
+            return "".join(self._template.root_render_func(self._template.new_context(variables)))
         except KineticError:
             raise
         except Exception as problem:
@@ -269,17 +267,6 @@ def _check_tree(tree: Any) -> None:
         if depth > MAX_DEPTH:
             raise TemplateError(f"the chat template nests deeper than {MAX_DEPTH} levels", name="TEMPLATE_TOO_DEEP")
         pending += [(child, depth + 1) for child in node.iter_child_nodes()]
-
-
-def _output(template: Template, variables: dict[str, Any]) -> str:
-    parts: list[str] = []
-    size = 0
-    for part in template.root_render_func(template.new_context(variables)):
-        size += len(part)
-        if size > MAX_OUTPUT:
-            raise LimitExceeded(f"the chat template prints more than {MAX_OUTPUT} characters", name="TEMPLATE_SIZE")
-        parts.append(part)
-    return "".join(parts)
 
 
 def _with_parsed_arguments(message: Message) -> dict[str, Any]:

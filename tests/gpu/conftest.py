@@ -23,5 +23,5 @@ def device(opencl):
     lacks = {device: opencl.missing(device.single_fp_config) for device in opencl.devices()}
     usable = [device for device, missing in lacks.items() if not missing]
     if not usable:
-        absent("pocl", f"no OpenCL device offers the arithmetic; those here lack {list(lacks.values())}")
+        absent("pocl", f"no OpenCL device with the arithmetic, of {len(lacks)} here that lack {list(lacks.values())}")
     return opencl.Device(usable[0])

@@ -190,7 +190,7 @@ def write_tiny_gemma3(
     if rope_scale != 1.0:
         metadata |= {"gemma3.rope.scaling.type": "linear", "gemma3.rope.scaling.factor": rope_scale}
     # The table is the output matrix too, and is scaled by the root of the width where it is read.
-    tensors = [("token_embd.weight", (count, width), 3.0 / math.sqrt(width)), ("output_norm.weight", (width,), 0.2)]
+    tensors = [("token_embd.weight", (count, width), 1.6 / math.sqrt(width)), ("output_norm.weight", (width,), 0.2)]
     norms = ("attn_norm", "ffn_norm", "post_attention_norm", "post_ffw_norm")
     for layer in range(layers):
         p = f"blk.{layer}."

@@ -332,6 +332,8 @@ def words(name, text):
         ("tekken", "HTTPServer 12", ["HTTPServer", " ", "1", "2"]),
         ("falcon", "a+b 1234", ["a", "+", "b", " ", "123", "4"]),
         ("default", "a+b 1234", ["a", "+", "b", " ", "123", "4"]),
+        ("falcon", " `x", [" ", "`", "x"]),
+        ("default", " `x", [" `", "x"]),
         ("deepseek-llm", "caf\u00e9 12 \u4f60\u597d\n", ["caf", "\u00e9", " ", "12", " ", "\u4f60\u597d", "\n"]),
         ("deepseek-v3", "x12345 \u4f60a", ["x", "123", "45", " ", "\u4f60", "a"]),
         ("deepseek-coder", "a12 b!", ["a", "1", "2", " b", "!"]),
@@ -459,7 +461,7 @@ def test_word_piece():
     tokenizer = word_piece()
     assert ids(tokenizer, "Hallo  WELT!", add=True) == [2, 4, 5, 8, 3]
     assert ids(tokenizer, "", add=True) == [2, 3]
-    assert ids(tokenizer, "weltlt") == [5, 7] and ids(tokenizer, "xyz welt") == [1, 5]
+    assert ids(tokenizer, "weltlt") == [5, 7] and ids(tokenizer, "xyz weltx welt") == [1, 1, 5]
     assert ids(tokenizer, "i\u0107 ic\u0301") == [9, 9] and ids(tokenizer, "你你") == [10, 10]
     assert ids(word_piece(lowercase=False), "Hallo hallo") == [1, 4]
     assert ids(word_piece(strip_accents=False), "i\u0107") == [1]

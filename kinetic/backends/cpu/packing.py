@@ -32,7 +32,7 @@ def bytes_at(typingctx: Any, address: Any) -> Any:
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
         return b.inttoptr(args[0], ir.IntType(8).as_pointer())
 
-    return nt.CPointer(nt.uint8)(nt.int64), codegen
+    return nt.CPointer(nt.uint8)(nt.int64), codegen  # type: ignore[attr-defined]
 
 
 def make_pack(fmt: Format) -> Any:
