@@ -167,6 +167,7 @@ def validate(settings: Sampling, vocab_size: int) -> Sampling:
 
     Floats are rounded to binary32 and -0 is 0; a temperature below 0 becomes 0;
     logit biases are sorted by id, and several for one token are added up.
+    ``top_p`` 0 keeps one candidate, as in llama.cpp, and is written as ``top_k`` 1.
     """
     s = replace(
         settings,
@@ -185,7 +186,7 @@ def validate(settings: Sampling, vocab_size: int) -> Sampling:
     _require_whole("top_k", s.top_k, 0, 2**31 - 1, "0 (off) or a number of tokens below 2^31")
     _require_whole("repeat_last_n", s.repeat_last_n, -1, 2**31 - 1, "-1 (all), 0 (off) or a number below 2^31")
     _require_whole("seed", s.seed, 0, 2**64 - 1, "a whole number from 0 to 2^64 - 1")
-    return s
+    return s if s.top_p else replace(s, top_k=1, top_p=1.0)
 
 
 def _canonical_bias(biases: Sequence[tuple[int, float]], vocab_size: int) -> tuple[tuple[int, float], ...]:

@@ -105,15 +105,24 @@ class Unsigned64(Field):
             raise Malformed(f"{path} must be a whole number below 2^64 in plain digits", name="BAD_SEED")
 
 
-class Decimal(Field):
-    """A binary32 as decimal text (``receipts.decimals``), from ``low`` to ``high``, and greater than ``above``."""
+SMALLEST_NORMAL = 2.0**-126
 
-    def __init__(self, low: float = -3.5e38, high: float = 3.5e38, *, above: float | None = None) -> None:
-        self.low, self.high, self.above = low, high, above
+
+class Decimal(Field):
+    """A binary32 as decimal text (``receipts.decimals``), from ``low`` to ``high``, and greater than ``above``.
+
+    With ``normal`` subnormal numbers are refused: what divides by one would overflow.
+    """
+
+    def __init__(
+        self, low: float = -3.5e38, high: float = 3.5e38, *, above: float | None = None, normal: bool = False
+    ) -> None:
+        self.low, self.high, self.above, self.normal = low, high, above, normal
 
     def check(self, value: object, path: str) -> None:
         number = self._parse(exact(value, str, path), path)
-        if not self.low <= number <= self.high or (self.above is not None and number <= self.above):
+        too_small = self.normal and 0 < abs(number) < SMALLEST_NORMAL
+        if not self.low <= number <= self.high or (self.above is not None and number <= self.above) or too_small:
             raise Malformed(f"{path} cannot be {show(value)}", name="OUT_OF_RANGE")
 
     def pack(self, value: str) -> Value:

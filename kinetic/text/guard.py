@@ -11,7 +11,7 @@ The tokenizer finds control tokens while the guards are there and drops them the
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -36,9 +36,13 @@ class Guard:
     def __init__(self, character: str, spellings: list[str]) -> None:
         self.character = character
         self._control = SpecialTokens((text, 0) for text in spellings)
-        self._spellings = spellings
+        self.spellings = spellings
         self._backwards = sorted(text[::-1] for text in spellings)
         self._longest = max(map(len, spellings), default=0)
+
+    def without(self, spared: Sequence[str]) -> Guard:
+        """A guard that lets these spellings pass."""
+        return Guard(self.character, [text for text in self.spellings if text not in spared]) if spared else self
 
     def protect(self, value: Any, key: str = "") -> Any:
         """A copy of JSON-like ``value`` with every text guarded; keys are guarded only if they spell a token whole."""
@@ -60,7 +64,7 @@ class Guard:
     def _edges(self, text: str) -> str:
         """A guard inside a spelling that begins at the end of ``text`` or ends at its start, white space aside."""
         body = text.rstrip()
-        length = self._overlap(body[-self._longest :], self._spellings)
+        length = self._overlap(body[-self._longest :], self.spellings)
         if length:
             place = len(body) - length + 1
             text = text[:place] + self.character + text[place:]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MAX_TEMPLATE = 256 * 1024
 """Characters; the largest known template has some 20,000."""
 MAX_DEPTH = 150
-"""Levels of nesting in the syntax tree; real templates reach about 30."""
+"""Levels of nesting in the syntax tree; real templates reach about 20."""
 
 SPECIAL_NAMES = ("bos", "eos", "unk", "pad", "sep", "cls", "mask")
 Message = Mapping[str, Any]
@@ -62,10 +62,14 @@ class _Conversation:
     def texts(self) -> Iterable[str]:
         return texts_of([self.messages, self.tools, self.extra])
 
-    def guarded(self, guard: Guard, *, spare: str = "") -> _Conversation:
-        """With every text guarded, except in messages of the role ``spare``."""
-        messages = [message if message.get("role") == spare else guard.protect(message) for message in self.messages]
+    def guarded(self, guard: Guard, assistants: Guard) -> _Conversation:
+        """With every text guarded, those of the assistant by a guard of their own."""
+        guards = [assistants if message.get("role") == "assistant" else guard for message in self.messages]
+        messages = [own.protect(message) for own, message in zip(guards, self.messages, strict=True)]
         return replace(self, messages=messages, tools=guard.protect(self.tools), extra=guard.protect(self.extra))
+
+    def assistants_texts(self) -> Iterable[str]:
+        return texts_of([message for message in self.messages if message.get("role") == "assistant"])
 
 
 class ChatTemplate:
@@ -129,7 +133,7 @@ class ChatTemplate:
         if not spellings:
             return None
         guard = Guard(free_character(self._sources[name], text, *conversation.texts()), spellings)
-        used = any(guard.character in said for said in conversation.guarded(guard).texts())
+        used = any(guard.character in said for said in conversation.guarded(guard, guard).texts())
         return guard if used else None
 
 
@@ -138,11 +142,13 @@ def _guarded_text(rendering: _Rendering, conversation: _Conversation, guard: Gua
 
     Some templates look for a control token's spelling in the assistant's own
     earlier words, to cut its reasoning out. If that is why the texts differ,
-    those words stay as they are. Whatever difference remains comes from a
-    spelling typed by somebody else, which must not steer the template.
+    that spelling is left alone there, all of them if need be. Whatever difference
+    remains comes from a spelling typed by somebody else, which must not steer the template.
     """
-    for spare in ("", "assistant"):
-        text = rendering.run(conversation.guarded(guard, spare=spare))
+    said = "\n".join(conversation.assistants_texts())
+    looked_for = [[spelling] for spelling in guard.spellings if spelling in said]
+    for spared in ([], *looked_for, guard.spellings):
+        text = rendering.run(conversation.guarded(guard, guard.without(spared)))
         text = text.replace(f"\\u{ord(guard.character):04x}", guard.character)
         if text.replace(guard.character, "") == clean:
             return text

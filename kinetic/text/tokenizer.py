@@ -152,5 +152,6 @@ def _strip_rules(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> tuple[f
     name = str(metadata.get("general.name", "")).lower()
     if "phi-3" not in name and "phi3" not in name:
         return frozenset(), frozenset()
-    kept = {vocabulary.by_text.get(text) for text in ("<unk>", "<s>", "<|endoftext|>")}
-    return frozenset(), frozenset(vocabulary.of_kind(CONTROL, USER_DEFINED, UNKNOWN)) - kept
+    kept = ("<unk>", "<s>", "<|endoftext|>")
+    special = vocabulary.of_kind(CONTROL, USER_DEFINED, UNKNOWN)
+    return frozenset(), frozenset(token for token in special if vocabulary.tokens[token] not in kept)

@@ -93,8 +93,17 @@ class Vocabulary:
 
     @cached_property
     def plain(self) -> dict[str, int]:
-        """Text -> id for ordinary text. Control tokens are left out, so that no merge can ever spell one."""
-        plain = dict(self.by_text)
+        """Text -> id for ordinary text; of two tokens with one text the lower id. Empty texts are never found.
+
+        Control tokens are left out, so that no merge can ever spell one. Built when first needed, for it is the
+        slowest part: listing a model's properties does without.
+        """
+        count = len(self.tokens)
+        plain = dict(zip(reversed(self.tokens), range(count - 1, -1, -1), strict=True))
+        if len(plain) != count:
+            self.warnings.append(f"{count - len(plain)} tokens repeat the text of another: the lowest id is used")
+        if plain.pop("", None) is not None:
+            self.warnings.append("the vocabulary has an empty token, which no text can give")
         for token in self.declared_control:
             if plain.get(self.tokens[token]) == token:
                 del plain[self.tokens[token]]
@@ -113,20 +122,6 @@ class Vocabulary:
                 raise bad("BAD_BYTE_TOKEN", f"tokens {table[value]} and {token} both stand for byte 0x{value:02X}")
             table[value] = token
         return table
-
-    @cached_property
-    def by_text(self) -> dict[str, int]:
-        """Text -> id. Of two tokens with one text the lower id is found; empty texts are never found.
-
-        Built when first needed, for it is the slowest part: listing a model's properties does without.
-        """
-        count = len(self.tokens)
-        index = dict(zip(reversed(self.tokens), range(count - 1, -1, -1), strict=True))
-        if len(index) != count:
-            self.warnings.append(f"{count - len(index)} tokens repeat the text of another: the lowest id is used")
-        if index.pop("", None) is not None:
-            self.warnings.append("the vocabulary has an empty token, which no text can give")
-        return index
 
     def _special_ids(self, metadata: Mapping[str, Any]) -> dict[str, int]:
         count = len(self.tokens)

@@ -8,9 +8,10 @@ import pytest
 from kinetic.backends.base import Rope
 from kinetic.backends.reference import functions
 from kinetic.backends.rope_tables import frequencies
+from kinetic.errors import UnsupportedModel
 from kinetic.types import Batch
 from tests.support.backends import assert_same, check_row_counts, inputs, loaded, rows_of, run, run_both, same
-from tests.support.blocks import FORMATS, any_floats, float_weight, normals, random_weight, uniforms
+from tests.support.blocks import FORMATS, any_floats, float_weight, normals, put_half, random_weight, uniforms
 
 COUNTS = (1, 2, 3, 5, 8, 15, 16, 17, 31, 33, 45, 64, 65)
 ROWS = max(COUNTS)
@@ -35,6 +36,16 @@ def test_embed(name):
         batch = Batch(tokens, tuple(rows), (0,) * len(tokens), tuple(rows))
         found = run_both(lambda ops: ops.outputs(ops.embed(table)), (), batch)
         assert_same(found, FORMATS[name].decode(table.data)[list(tokens)])
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_a_table_with_a_scale_that_is_not_finite_is_refused(backend):
+    """Even in a row that nobody asks for."""
+    table = random_weight("token_embd.weight", "Q4_1", 40, 64, seed=30)
+    put_half(table.data.reshape(-1, FORMATS["Q4_1"].BYTES)[-1:], FORMATS["Q4_1"].M_AT, np.array([np.inf], np.float32))
+    with pytest.raises(UnsupportedModel, match=r"token_embd\.weight") as caught:
+        run(lambda ops: ops.outputs(ops.embed(table)), rows_of(1), backend=backend)
+    assert caught.value.name == "NON_FINITE_SCALE"
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.1, 25.298221281347036, -3.0, 0.0, 2.0**-140, 1e38])

@@ -434,9 +434,10 @@ THINK = "{% for m in messages %}{% set c = m.content %}" + CUT + "{{ c }}<|im_en
 def test_the_assistants_own_reasoning_is_still_cut_out():
     """A template that looks for a control token in earlier answers finds it, while the user's words stay words."""
     tokenizer = load_tokenizer(byte_level(special=[("</think>", CONTROL), ("<|im_end|>", CONTROL)]))
-    messages = [{"role": "user", "content": "say </think> now"}, {"role": "assistant", "content": "hmm</think>yes"}]
+    answer = "hmm</think>yes <|im_end|>"
+    messages = [{"role": "user", "content": "say </think> now"}, {"role": "assistant", "content": answer}]
     found, rendered = controls(tokenizer, THINK, messages)
-    assert rendered.text == "say </think> now<|im_end|>yes<|im_end|>"
+    assert rendered.text == "say </think> now<|im_end|>yes <|im_end|><|im_end|>"
     assert found == ["<|im_end|>", "<|im_end|>"]
 
 

@@ -23,7 +23,7 @@ from kinetic.backends.cpu.weights import WeightStore
 from kinetic.backends.cpu.workers import Workers
 from kinetic.bits import F32
 from kinetic.errors import NonFinite
-from kinetic.formats import by_type
+from kinetic.formats import by_type, check_scales
 from kinetic.types import Batch
 
 CAPACITY = 512
@@ -37,8 +37,11 @@ class CpuProgram:
         layout = PageLayout(layers)
         self._pages = Pages(layout)
         store = WeightStore(kernels, threads)
-        self._tape: Tape = Planner(kernels, store, layout, CAPACITY).plan(nodes)
+        with default_rounding():
+            self._tape: Tape = Planner(kernels, store, layout, CAPACITY).plan(nodes)
         store.close()
+        table = self._tape.embed["table"]
+        check_scales(by_type(table.ggml_type, table.name), table.data, table.name)
         self.vocab_size = self._tape.vocab_size
         self._program = np.zeros(tape.FIRST_FREE + 64, np.int64)
         self._rows = np.zeros((4, CAPACITY), np.int64)

@@ -11,7 +11,7 @@ from kinetic.backends.reference.attention import attend_row
 from kinetic.backends.reference.functions import ACTIVATIONS, fma32, strided_sum_of_squares
 from kinetic.backends.reference.linear import linear
 from kinetic.bits import F32, f32_to_f16
-from kinetic.formats import by_type
+from kinetic.formats import by_type, check_scales
 from kinetic.types import Batch
 
 F16 = NDArray[np.float16]
@@ -47,8 +47,9 @@ class ReferenceOps:
         self.caches = caches
 
     def embed(self, table: Weight) -> F32:
-        rows = table.data[np.array(self.batch.tokens, np.int64)]
-        return by_type(table.ggml_type, table.name).decode(rows)
+        fmt = by_type(table.ggml_type, table.name)
+        check_scales(fmt, table.data, table.name)
+        return fmt.decode(table.data[np.array(self.batch.tokens, np.int64)])
 
     def scale(self, x: F32, factor: float) -> F32:
         return x * np.float32(factor)
