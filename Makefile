@@ -67,7 +67,7 @@ fetch = $(if $(OFFLINE),:,$(BIN)/kinetic pull $(1) $(2)) \
 check: $(VENV)/.test
 	@status=0; run() { echo "$$ $$*"; "$$@" || status=1; }; \
 	run $(BIN)/ruff check --output-format concise . ; \
-	run $(BIN)/ruff format --check . ; \
+	run $(BIN)/ruff format --check --output-format concise . ; \
 	run $(BIN)/mypy ; \
 	run $(BIN)/lint-imports --no-logo ; \
 	for check in answer_path imports sizes docs; do run $(BIN)/python -m tools.check_$$check; done; \

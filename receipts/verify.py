@@ -123,9 +123,7 @@ def require_rerunnable(record: Record, replayer: Replayer, limit: int = limits.M
     _require_vocabulary(record, replayer.vocab_size)
 
 
-def require_judgeable(
-    record: Record, profile: str, features: frozenset[str], limit: int = limits.MAX_TOKENS
-) -> None:
+def require_judgeable(record: Record, profile: str, features: frozenset[str], limit: int = limits.MAX_TOKENS) -> None:
     """The part of ``require_rerunnable`` that needs no model: worth asking before one is hashed and loaded."""
     if record["profile"] != profile:
         message = f"the receipt was made under {record['profile']}, this engine computes {profile}"

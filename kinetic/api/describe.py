@@ -34,7 +34,7 @@ def describe(path: str | os.PathLike[str], context: int = 0) -> dict[str, Any]:
     with open_model_file(path) as loaded:
         reasons: list[str] = []
         family, tokenizer = _try_family(loaded, reasons), _try_tokenizer(loaded.gguf, reasons)
-        reasons += _formats_not_built_in(loaded.gguf) if family else []
+        reasons += formats_not_built_in(loaded.gguf) if family else []
         facts = _file(loaded.gguf) | _shape(loaded.gguf)
         facts["tokenizer"] = _tokenizer(loaded.gguf, tokenizer)
         facts["template"] = _template(loaded.gguf, tokenizer, reasons)
@@ -69,7 +69,7 @@ def _try_tokenizer(gguf: Gguf, reasons: list[str]) -> Tokenizer | None:
         return None
 
 
-def _formats_not_built_in(gguf: Gguf) -> Iterator[str]:
+def formats_not_built_in(gguf: Gguf) -> Iterator[str]:
     """One sentence for each weight format that this build can't compute with."""
     from kinetic.formats import RUNNABLE
 

@@ -12,10 +12,12 @@ from typing import Any, Self, Unpack
 
 from kinetic import sampling, store
 from kinetic.api.answer import Completion, Question, Stats, Stream
+from kinetic.api.describe import formats_not_built_in
 from kinetic.api.options import Message, Options, as_messages, settings, stop_strings
 from kinetic.engine import Engine
-from kinetic.errors import ContextOverflow, KineticError, UsageError
+from kinetic.errors import ContextOverflow, KineticError, UnsupportedModel, UsageError
 from kinetic.loader import LoadedFile, open_model_file
+from kinetic.models import ARCHITECTURES
 from kinetic.text import load_template, load_tokenizer
 from kinetic.types import ModelIdentity, Request, Step
 
@@ -262,8 +264,13 @@ class Model:
 def _open_engine(
     loaded: LoadedFile, device: str, threads: int, context: int, progress: Callable[[str], None] | None
 ) -> Engine:
+    # Of an unknown architecture the engine complains itself, and that counts more.
+    if loaded.gguf.metadata.get("general.architecture") in ARCHITECTURES:
+        for reason in formats_not_built_in(loaded.gguf):
+            raise UnsupportedModel(reason, name="UNSUPPORTED_WEIGHT_TYPE")
     # Backends know no folders of the user's. Whoever set this variable knows better.
-    os.environ.setdefault("KINETIC_KERNELS", str(store.writable("kernels") or store.folder("kernels")))
+    if not os.environ.get("KINETIC_KERNELS"):
+        os.environ["KINETIC_KERNELS"] = str(store.writable("kernels") or store.folder("kernels"))
     return Engine(
         loaded.gguf, loaded.weights, backend=BACKENDS[device], threads=threads, context=context, progress=progress
     )

@@ -14,6 +14,7 @@ from ktc import limits
 Message = Mapping[str, Any]
 """``{"role": "user", "content": "..."}``; what else it may hold is the chat template's business."""
 
+
 class Options(TypedDict, total=False):
     """What ``generate``, ``stream`` and ``chat`` take besides the prompt. All are optional.
 

@@ -75,7 +75,7 @@ def _find(record: Record, model: str | os.PathLike[str] | None) -> Path:
 
 
 def _hash_again(record: Record, loaded: LoadedFile, on_hash: store.Progress | None) -> ModelIdentity:
-    """The model with its digests, computed now; Unverifiable, before a model is loaded, if they aren't the receipt's."""
+    """The model with its digests, computed now; Unverifiable, before it is loaded, if they aren't the receipt's."""
     identity = loaded.identity(rehash=True, progress=on_hash)
     claimed = [(file["size"], file["blake3"], file["sha256"]) for file in record["model"]["files"]]
     if claimed != [(file.size, file.blake3, file.sha256) for file in identity.files]:

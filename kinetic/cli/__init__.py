@@ -43,6 +43,8 @@ def build_parser() -> tuple[Parser, Subcommands]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; any error of ours becomes one line on standard error."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    # NumPy's linear algebra is never used here; starting its threads would take a third of NumPy's own start.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         code = _run(words)
         sys.stdout.flush()  # here, where a reader that went away can still be told from other faults

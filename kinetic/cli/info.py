@@ -62,10 +62,8 @@ def _rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if facts["end_tokens"]:
         yield "ends with", ", ".join(map(_token, facts["end_tokens"]))
     if memory["total"] is not None:
-        yield "memory", (
-            f"{_size(memory['total'])} at a context of {memory['context']:,}: "
-            f"weights {_size(memory['weights'])}, keys and values {_size(memory['keys_and_values'])}"
-        )
+        parts = f"weights {_size(memory['weights'])}, keys and values {_size(memory['keys_and_values'])}"
+        yield "memory", f"{_size(memory['total'])} at a context of {memory['context']:,}: {parts}"
     yield "runs here", "yes" if facts["runnable"] else "no"
     yield from (("", reason) for reason in facts["reasons"])
     for number, warning in enumerate(facts["warnings"]):

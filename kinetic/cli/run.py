@@ -116,11 +116,16 @@ def _report(options: Namespace, model: Model, answer: Completion) -> None:
         return
     stats = answer.stats
     print(
-        f"kinetic: prompt {stats.prompt_tokens} tokens at {stats.prompt_speed:.1f}/s, "
-        f"answer {len(answer.tokens)} tokens at {stats.decode_speed:.1f}/s, ended by {answer.stop_reason}\n"
+        f"kinetic: prompt {stats.prompt_tokens} tokens{_speed(stats.prompt_speed)}, "
+        f"answer {len(answer.tokens)} tokens{_speed(stats.decode_speed)}, ended by {answer.stop_reason}\n"
         f"kinetic: seed {answer.seed}, device {model.device_name}, model {model.path.name}",
         file=sys.stderr,
     )
+
+
+def _speed(tokens_per_second: float) -> str:
+    """Nothing where too little ran to measure."""
+    return f" at {tokens_per_second:.1f}/s" if tokens_per_second else ""
 
 
 def _as_json(options: Namespace, model: Model, answer: Completion) -> dict[str, Any]:

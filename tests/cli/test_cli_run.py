@@ -48,7 +48,7 @@ def test_text_on_standard_output_and_statistics_beside_it(model, capsys):
     out, err = capsys.readouterr()
     assert out == "one day\n"
     assert "seed 7" in err and "tiny.gguf" in err and "answer 8 tokens" in err and "ended by end" in err
-    assert len(err.splitlines()) == 2
+    assert len([line for line in err.splitlines() if "compiling kernels" not in line]) == 2
 
 
 def test_quiet_means_the_answer_alone(model, capsys):

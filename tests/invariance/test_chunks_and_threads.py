@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from kinetic.backends.cpu.pages import Pages
+from kinetic.backends.cpu.workers import Workers
 from kinetic.types import Batch
 from tests.support.backends import assert_same
 from tests.support.whole_models import LENGTH, feed, program_of, prompt_then_decode, tokens_of
@@ -170,6 +171,21 @@ def test_a_page_that_another_sequence_used(tiny):
         feed(program, tokens_of(104, 300), [128], sequence=5)
         program.truncate(5, 0)
         assert_same(prompt_then_decode(program, tiny.tokens, [90]), tiny.expected)
+
+
+def test_an_interrupted_pass(tiny, monkeypatch):
+    """Ctrl-C when the other threads have begun and this one has not: they must not be half a pass ahead ever after."""
+
+    def interrupt(self):
+        raise KeyboardInterrupt
+
+    with program_of(tiny.file, threads=3) as program:
+        feed(program, tokens_of(105, 40), [40])
+        with monkeypatch.context() as patch:
+            patch.setattr(Workers, "_wake", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                feed(program, tokens_of(106, 40), [40], start=40)
+        assert_same(prompt_then_decode(program, tiny.tokens, [60]), tiny.expected)
 
 
 def test_programs_beside_each_other(tiny):

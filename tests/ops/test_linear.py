@@ -147,7 +147,7 @@ def extreme(name, highest, columns):
     """One row whose integers are all as large (or as small) as they can be, with every scale 1 and minimum 0."""
     fmt = FORMATS[name]
     blocks = np.zeros((columns // fmt.BLOCK, fmt.BYTES), np.uint8)
-    quants, sub = {"Q4_0": (2, 1), "Q4_1": (4, 1), "Q8_0": (2, 1), "Q4_K": (16, 63), "Q5_K": (16, 63)}.get(name, (0, 1))
+    quants, sub = {"Q4_0": (2, 1), "Q4_1": (4, 1), "Q5_0": (2, 1), "Q8_0": (2, 1), "Q4_K": (16, 63), "Q5_K": (16, 63)}.get(name, (0, 1))
     if name == "Q8_0":
         blocks[:, quants:] = 127 if highest else 128
     elif highest:
@@ -162,7 +162,7 @@ def extreme(name, highest, columns):
     put_half(blocks, fmt.D_AT, np.ones(len(blocks), np.float32))
     if fmt.M_AT >= 0:
         put_half(blocks, fmt.M_AT, np.zeros(len(blocks), np.float32))
-    low, high = {"Q4_0": (-8, 7), "Q8_0": (-128, 127), "Q6_K": (-32, 31), "Q5_K": (0, 31)}.get(name, (0, 15))
+    low, high = {"Q4_0": (-8, 7), "Q5_0": (-16, 15), "Q8_0": (-128, 127), "Q6_K": (-32, 31), "Q5_K": (0, 31)}.get(name, (0, 15))
     return blocks.reshape(1, -1), high if highest else low, sub
 
 
@@ -218,6 +218,14 @@ def test_scales_that_are_not_finite_are_refused_by_name(name, value, backend):
         with pytest.raises(UnsupportedModel, match=r"blk\.0\.ffn_up\.weight") as caught:
             run(lambda ops: ops.linear(inputs(ops, values), weight), rows_of(1), backend=backend)  # noqa: B023
         assert caught.value.name == "NON_FINITE_SCALE"
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_a_format_that_is_not_there_is_refused_by_name(backend):
+    weight = Weight("blk.3.ffn_gate.weight", 16, (32, 256), np.zeros((32, 66), np.uint8))
+    with pytest.raises(UnsupportedModel, match=r"blk\.3\.ffn_gate\.weight") as caught:
+        run(lambda ops: ops.linear(inputs(ops, normals(17, 1, 256)), weight), rows_of(1), backend=backend)
+    assert caught.value.name == "UNSUPPORTED_WEIGHT_TYPE"
 
 
 def test_the_largest_finite_scale_is_taken():

@@ -255,7 +255,11 @@ def test_stop_strings_mean_the_same_to_stream_and_verifier(stops):
             pieces = ["".join(letters[a:b]).encode() for a, b in itertools.pairwise((0, *cuts, 5))]
             count, text, stopped = streamed(pieces, stops)
             record = {"output": {"tokens": list(range(count))}, "stop": {"reason": stopped, "strings": sorted(stops)}}
-            assert output_text(record, lambda tokens: b"".join(pieces[token] for token in tokens)) == text
+            assert output_text(record, joined(pieces)) == text
+
+
+def joined(pieces):
+    return lambda tokens: b"".join(pieces[token] for token in tokens)
 
 
 def streamed(pieces, stops):

@@ -10,6 +10,8 @@ from kinetic.backends.cpu.native import Kernels
 from kinetic.backends.cpu.program import CpuProgram, trace
 from kinetic.backends.cpu.system import available_cores, processor_name
 from kinetic.errors import UsageError
+from kinetic.formats import by_type
+from kinetic.formats import by_type
 
 MAX_THREADS = 256
 
@@ -29,7 +31,8 @@ class CpuBackend:
         self, forward: Forward, layers: Sequence[Attention], progress: Callable[[str], None] | None = None
     ) -> CpuProgram:
         nodes = trace(forward)
-        types = {node["weight"].ggml_type for node in nodes if node.op == "linear"}
+        weights = [node["weight"] for node in nodes if node.op == "linear"]
+        types = {by_type(weight.ggml_type, weight.name).TYPE_ID for weight in weights}
         return CpuProgram(Kernels(self.isa, types, progress), nodes, layers, self.threads)
 
 

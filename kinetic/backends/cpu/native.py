@@ -48,6 +48,7 @@ def kernel_digest(isa: str) -> str:
     here = Path(backends.__file__).parent
     sources = [here / "cpu" / f"{name}.py" for name in KERNEL_SOURCES]
     sources += [here / "base.py", here / "reference" / "functions.py", here / "reference" / "quantise.py"]
+    sources.append(here.parent / "bits.py")
     sources += sorted(Path(formats.__file__).parent.glob("*.py"))
     versions = [importlib.metadata.version(name) for name in ("numba", "llvmlite")]
     facts = (isa, *versions, sys.platform, platform.machine(), platform.python_version(), *target.processor(isa))

@@ -34,8 +34,16 @@ class Workers:
         if self._threads > 1:
             if not self._handles:
                 self._spawn()
-            self._kernels.start(table)
-            self._wake()
+            started = self._sync[tape.START // 8]
+            try:
+                self._kernels.start(table)
+                self._wake()
+            except BaseException:
+                # Interrupted when the others had begun: they would wait for this thread, and a later pass
+                # would meet them halfway through this one.
+                if self._sync[tape.START // 8] != started:
+                    self._kernels.run_tape(table, 0, self._threads)
+                raise
         self._kernels.run_tape(table, 0, self._threads)
 
     def close(self) -> None:

@@ -1,0 +1,35 @@
+"""Q5_1: 32 values in 24 bytes, value = d * q + m.
+
+    bytes 0-1    d, float16
+    bytes 2-3    m, float16
+    bytes 4-7    fifth bits, little-endian: bit i belongs to value i
+    bytes 8-23   low nibble: values 0..15, high nibble: values 16..31
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinetic.bits import F32, f16_to_f32
+from kinetic.formats import Integers
+from kinetic.formats.fifth_bits import join
+from kinetic.formats.k_scales import decode_with_minimum
+
+NAME, TYPE_ID, BLOCK, BYTES, QUANTISED = "Q5_1", 7, 32, 24, True
+BITS, ZERO, SCALES, D_AT, M_AT = 5, 0, "block", 0, 2
+
+
+def unsigned(block: NDArray[np.uint8], i: int) -> int:
+    low = (block[8 + (i & 15)] >> (i >> 4 << 2)) & 15
+    return low | ((block[4 + (i >> 3)] >> (i & 7)) & 1) << 4
+
+
+def integers(raw: NDArray[np.uint8]) -> Integers:
+    blocks = raw.reshape(len(raw), -1, BYTES)
+    q = join(blocks[..., 4:8], blocks[..., 8:])
+    d = f16_to_f32(blocks[..., 0:2])[..., 0]
+    m = f16_to_f32(blocks[..., 2:4])[..., 0]
+    return Integers(q.reshape(len(raw), -1), d, m)
+
+
+def decode(raw: NDArray[np.uint8]) -> F32:
+    return decode_with_minimum(integers(raw.reshape(-1, raw.shape[-1]))).reshape(*raw.shape[:-1], -1)

@@ -1,0 +1,91 @@
+"""Small random models of both families against llama.cpp: logits of every row, and greedy answers where they are decided.
+
+llama.cpp keeps keys and values in float32 for these numbers, we in float16; its own figures move as
+much when it does so too (``kv_f16`` of ``llama_cpp_self_diff_max_abs``). With F16 and BF16 weights it
+rounds activations to that type as well, and Gemma's GELU comes from a table of float16.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from kinetic.engine import Engine
+from kinetic.loader import open_model_file
+
+TOLERANCES = {
+    "llama-gqa": 0.02,
+    "llama-gqa-f16": 0.04,
+    "llama-gqa-bf16": 0.25,
+    "llama-bias": 0.02,
+    "llama-linear": 0.02,
+    "llama3-ropefreqs": 0.04,
+    "gemma3": 0.02,
+    "gemma3-f16": 0.03,
+}
+"""Largest difference of a logit; about twice what was measured."""
+
+QUANTISED = {
+    "f16": 0.02,
+    "BF16": 0.13,
+    "Q8_0": 0.45,
+    "Q4_0": 0.5,
+    "Q4_1": 0.5,
+    "Q4_K_S": 0.8,
+    "Q4_K_M": 0.8,
+    "Q5_K_M": 0.8,
+    "Q6_K": 0.8,
+}
+"""Here llama.cpp quantises activations its own way (blocks of 256 for the K formats), and is as far from
+itself between its run modes."""
+
+
+def compare(model, logits_path, greedy_path, tokens):
+    """(largest difference of the prompt's logits, teacher-forced rows after it, what llama.cpp says of them)."""
+    greedy = json.loads(greedy_path.read_text())
+    ids = greedy["greedy"]["ids"]
+    with open_model_file(model) as file:
+        engine = Engine(file.gguf, file.weights, threads=2)
+        rows = engine.logits([*tokens, *ids[:-1]])
+        engine.close()
+    expected = np.load(logits_path)
+    difference = float(np.abs(rows[: len(tokens)] - expected).max())
+    return difference, rows[len(tokens) - 1 :], greedy
+
+
+def check_greedy(rows, greedy, difference):
+    """Two logits that may each be off by the difference change places only below twice that margin."""
+    decided = 0
+    for row, token, margin in zip(rows, greedy["greedy"]["ids"], greedy["greedy"]["margins"], strict=True):
+        if margin > 2 * difference:
+            assert int(row.argmax()) == token
+            decided += 1
+    return decided
+
+
+@pytest.mark.parametrize("name", TOLERANCES)
+def test_architecture(golden, name):
+    folder = golden / "archs" / name
+    tokens = json.loads((folder / "tokens.json").read_text())["tokens"]
+    difference, rows, greedy = compare(folder / "model.gguf", folder / "logits.npy", folder / "greedy.json", tokens)
+    own = greedy["llama_cpp_self_diff_max_abs"]
+    theirs = max(own["kv_f16_fa_off"], own["kv_f16_fa_on"])
+    print(f"{name}: {difference:.4f} (llama.cpp with float16 keys: {theirs:.4f})")
+    assert difference <= TOLERANCES[name]
+    assert check_greedy(rows, greedy, difference) >= 18
+
+
+@pytest.mark.parametrize("name", QUANTISED)
+def test_quantised_model(golden, name):
+    folder = golden / "formats" / "quantize"
+    tokens = json.loads((folder / "tokens.json").read_text())
+    tokens = tokens["tokens"] if isinstance(tokens, dict) else tokens
+    stem = folder / f"llama256-{name}"
+    paths = [stem.with_name(stem.name + suffix) for suffix in (".gguf", ".logits.npy", ".greedy.json")]
+    difference, rows, greedy = compare(*paths, tokens)
+    own = greedy["llama_cpp_self_diff_max_abs"]
+    print(f"{name}: {difference:.4f} (llama.cpp between its modes: {max(own.values()):.4f})")
+    assert difference <= QUANTISED[name]
+    assert check_greedy(rows, greedy, difference) >= 8
