@@ -32,19 +32,6 @@ FOLDER = Path(__file__).resolve().parent.parent / "conformance" / "vectors" / "o
 
 EDGES = [0.0, -0.0, 1e-45, -1e-45, 1.1754944e-38, -87.0, -87.00001, -104.0, -105.0, 88.72, 88.73, np.inf, -np.inf]
 
-# Bytes that hold the exponent of a float16, bfloat16 or float32, by format; bit 6 is cleared to keep it below 1.
-EXPONENT_BYTES = {
-    "F32": (3,),
-    "F16": (1,),
-    "BF16": (1,),
-    "Q8_0": (1,),
-    "Q4_0": (1,),
-    "Q4_1": (1, 3),
-    "Q4_K": (1, 3),
-    "Q5_K": (1, 3),
-    "Q6_K": (209,),
-}
-
 Vector = dict[str, Any]
 
 
@@ -171,8 +158,9 @@ def _linear(type_id: int, name: str) -> Vector:
     fmt = by_type(type_id, "")
     rows, width = 3, max(CHUNK, fmt.BLOCK) + max(32, fmt.BLOCK)  # the second chunk is shorter where it can be
     blocks = _bytes(20 + type_id, rows * width // fmt.BLOCK * fmt.BYTES).reshape(rows, -1, fmt.BYTES)
-    for at in EXPONENT_BYTES[name]:
-        blocks[..., at] &= 0xBF
+    # Bit 6 of a float's high byte keeps its exponent below that of 1, and so the number finite.
+    highs = [at + 1 for at in (fmt.D_AT, fmt.M_AT) if at >= 0] if fmt.QUANTISED else [fmt.BYTES - 1]
+    blocks[..., highs] &= 0xBF
     raw = blocks.reshape(rows, -1)
     x = _floats(9, 2, width)
     y = _ops([0, 1]).linear(x, Weight("weight", type_id, (rows, width), raw))

@@ -1,8 +1,8 @@
 """Q5_0: 32 values in 22 bytes, value = d * (q - 16).
 
-    bytes 0-1    d, float16
-    bytes 2-5    fifth bits, little-endian: bit i belongs to value i
-    bytes 6-21   low nibble: values 0..15, high nibble: values 16..31
+bytes 0-1    d, float16
+bytes 2-5    fifth bits, little-endian: bit i belongs to value i
+bytes 6-21   low nibble: values 0..15, high nibble: values 16..31
 """
 
 import numpy as np

@@ -1,9 +1,9 @@
 """Q5_1: 32 values in 24 bytes, value = d * q + m.
 
-    bytes 0-1    d, float16
-    bytes 2-3    m, float16
-    bytes 4-7    fifth bits, little-endian: bit i belongs to value i
-    bytes 8-23   low nibble: values 0..15, high nibble: values 16..31
+bytes 0-1    d, float16
+bytes 2-3    m, float16
+bytes 4-7    fifth bits, little-endian: bit i belongs to value i
+bytes 8-23   low nibble: values 0..15, high nibble: values 16..31
 """
 
 import numpy as np

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -176,16 +177,20 @@ def test_a_page_that_another_sequence_used(tiny):
 def test_an_interrupted_pass(tiny, monkeypatch):
     """Ctrl-C when the other threads have begun and this one has not: they must not be half a pass ahead ever after."""
 
-    def interrupt(self):
+    wake = Workers._wake
+
+    def interrupted(self):
+        monkeypatch.setattr(Workers, "_wake", wake)
         raise KeyboardInterrupt
 
     with program_of(tiny.file, threads=3) as program:
-        feed(program, tokens_of(105, 40), [40])
-        with monkeypatch.context() as patch:
-            patch.setattr(Workers, "_wake", interrupt)
+        for pause in (0.0, 0.1):  # while the other threads spin, and when they have gone to sleep
+            feed(program, tokens_of(105, 40), [40])
+            time.sleep(pause)
+            monkeypatch.setattr(Workers, "_wake", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 feed(program, tokens_of(106, 40), [40], start=40)
-        assert_same(prompt_then_decode(program, tiny.tokens, [60]), tiny.expected)
+            assert_same(prompt_then_decode(program, tiny.tokens, [60]), tiny.expected)
 
 
 def test_programs_beside_each_other(tiny):

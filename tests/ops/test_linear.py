@@ -143,11 +143,24 @@ def test_float_weights_with_any_bits(name):
 # --- rows of extreme weights, against whole numbers ---
 
 
+EXTREMES = {
+    "Q4_0": (2, -8, 7, 1),
+    "Q4_1": (4, 0, 15, 1),
+    "Q5_0": (2, -16, 15, 1),
+    "Q5_1": (4, 0, 31, 1),
+    "Q8_0": (2, -128, 127, 1),
+    "Q4_K": (16, 0, 15, 63),
+    "Q5_K": (16, 0, 31, 63),
+    "Q6_K": (0, -32, 31, 0),
+}
+"""Where the integers begin in a block, the lowest and highest of them, and the factor each is given."""
+
+
 def extreme(name, highest, columns):
     """One row whose integers are all as large (or as small) as they can be, with every scale 1 and minimum 0."""
     fmt = FORMATS[name]
     blocks = np.zeros((columns // fmt.BLOCK, fmt.BYTES), np.uint8)
-    quants, sub = {"Q4_0": (2, 1), "Q4_1": (4, 1), "Q5_0": (2, 1), "Q8_0": (2, 1), "Q4_K": (16, 63), "Q5_K": (16, 63)}.get(name, (0, 1))
+    quants, low, high, sub = EXTREMES[name]
     if name == "Q8_0":
         blocks[:, quants:] = 127 if highest else 128
     elif highest:
@@ -162,7 +175,6 @@ def extreme(name, highest, columns):
     put_half(blocks, fmt.D_AT, np.ones(len(blocks), np.float32))
     if fmt.M_AT >= 0:
         put_half(blocks, fmt.M_AT, np.zeros(len(blocks), np.float32))
-    low, high = {"Q4_0": (-8, 7), "Q5_0": (-16, 15), "Q8_0": (-128, 127), "Q6_K": (-32, 31), "Q5_K": (0, 31)}.get(name, (0, 15))
     return blocks.reshape(1, -1), high if highest else low, sub
 
 

@@ -51,7 +51,10 @@ MIXED = {
     "ffn_up": "Q4_0",
     "ffn_down": "Q8_0",
 }
-"""All formats but F32, which the norms have."""
+"""Formats of blocks of 32 and of 256, and halves at the ends; the norms are F32."""
+
+GEMMA_MIX = {"": "Q8_0", "attn_q": "Q5_0", "attn_v": "Q4_1", "attn_output": "Q5_1", "ffn_gate": "Q4_0", "ffn_down": "Q4_1"}
+"""Only blocks of 32: widths need not be multiples of 256."""
 
 
 @dataclass
@@ -183,7 +186,7 @@ def write_tiny_gemma3(
     """A model of family ``gemma3``: every sixth layer sees all keys, the others the last ``window``."""
     tokenizer = gemma_tokenizer(pieces)
     count = len(tokenizer["tokenizer.ggml.tokens"])
-    mix = types or {"": "Q8_0", "attn_v": "Q4_1", "ffn_gate": "Q4_0", "ffn_down": "Q4_1"}
+    mix = types or GEMMA_MIX
     shape = Shape(layers, width, heads, kv_heads, head_dim, ffn, count, mix, seed, replace or {})
     metadata = _settings("gemma3", shape, context) | tokenizer | {"gemma3.attention.sliding_window": window}
     metadata["gemma3.rope.freq_base"] = 1_000_000.0

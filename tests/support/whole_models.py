@@ -31,7 +31,7 @@ FLOAT_TYPES = {"": "F32", "attn_q": "F16", "ffn_up": "BF16", "ffn_down": "F16"}
 
 
 def write_llama(path: Path) -> Path:
-    """Every quantised format, and F16 and BF16 at the ends."""
+    """Formats of blocks of 32 and of 256 mixed in every layer, and F16 and BF16 at the ends."""
     return write_tiny_llama(path)
 
 

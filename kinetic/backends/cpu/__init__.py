@@ -11,7 +11,6 @@ from kinetic.backends.cpu.program import CpuProgram, trace
 from kinetic.backends.cpu.system import available_cores, processor_name
 from kinetic.errors import UsageError
 from kinetic.formats import by_type
-from kinetic.formats import by_type
 
 MAX_THREADS = 256
 

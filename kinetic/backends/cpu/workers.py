@@ -42,6 +42,7 @@ class Workers:
                 # Interrupted when the others had begun: they would wait for this thread, and a later pass
                 # would meet them halfway through this one.
                 if self._sync[tape.START // 8] != started:
+                    self._wake()
                     self._kernels.run_tape(table, 0, self._threads)
                 raise
         self._kernels.run_tape(table, 0, self._threads)
