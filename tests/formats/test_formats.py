@@ -139,6 +139,6 @@ def test_a_scale_that_is_not_finite_is_refused(name, value):
 
 
 def test_an_unknown_format_is_refused_with_the_tensors_name():
-    with pytest.raises(UnsupportedModel, match="blk.7.ffn_up.weight") as caught:
+    with pytest.raises(UnsupportedModel, match=r"blk\.7\.ffn_up\.weight") as caught:
         by_type(16, "blk.7.ffn_up.weight")
     assert caught.value.name == "UNSUPPORTED_WEIGHT_TYPE"

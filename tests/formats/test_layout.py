@@ -20,7 +20,8 @@ def half_bytes(values):
 
 def header(fmt, blocks):
     """``blocks``: for each of 16 rows, the file's bytes of the blocks (or superblock) of one chunk."""
-    halves = [[row[b][at : at + 2] for row in blocks] for b in range(len(blocks[0])) for at in (fmt.D_AT, fmt.M_AT) if at >= 0]
+    places = [(b, at) for b in range(len(blocks[0])) for at in (fmt.D_AT, fmt.M_AT) if at >= 0]
+    halves = [[row[b][at : at + 2] for row in blocks] for b, at in places]
     out = np.concatenate([np.concatenate(line) for line in halves])
     supers = [row[0].astype(np.int64) for row in blocks]
     if fmt.SCALES == "superblock":

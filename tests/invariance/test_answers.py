@@ -50,7 +50,7 @@ def test_replay_finds_the_first_token_that_differs(tiny):
     forged[8] = (forged[8] + 1) % 300
     replayed = [step.token for step in engine.replay(request, forged)]
     engine.close()
-    assert [i for i in range(20) if replayed[i] != forged[i]][0] == 8
+    assert next(i for i in range(20) if replayed[i] != forged[i]) == 8
     assert replayed[:9] == output[:9]
 
 
@@ -96,9 +96,7 @@ def spoiled_model(path, row):
     table = normals(110, 309, WIDTH)
     table[BAD] = row
     replace = {"token_embd.weight": table}
-    return write_tiny_llama(
-        path, width=WIDTH, heads=4, head_dim=16, ffn=64, types={"": "Q8_0"}, replace=replace
-    )
+    return write_tiny_llama(path, width=WIDTH, heads=4, head_dim=16, ffn=64, types={"": "Q8_0"}, replace=replace)
 
 
 def with_a_bad_token(place):

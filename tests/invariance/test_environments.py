@@ -98,9 +98,7 @@ def setter(tmp_path_factory):
     folder = tmp_path_factory.mktemp("library")
     (folder / "setter.c").write_text(SETTER)
     library = folder / "setter.so"
-    subprocess.run(
-        [compiler, "-shared", "-fPIC", "-O2", "-ffast-math", "-o", library, folder / "setter.c"], check=True
-    )
+    subprocess.run([compiler, "-shared", "-fPIC", "-O2", "-ffast-math", "-o", library, folder / "setter.c"], check=True)
     return library
 
 

@@ -1,4 +1,4 @@
-"""Products with weights of every format: the CPU has the bits of the reference, whatever the rows, widths and values."""
+"""Products with weights of every format: the CPU has the reference's bits, whatever the rows, widths and values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from kinetic.backends.base import Weight
 from kinetic.errors import UnsupportedModel
-from tests.support.backends import ROW_COUNTS, check_row_counts, inputs, loaded, rows_of, run, run_both
+from tests.support.backends import MANY, check_row_counts, inputs, loaded, rows_of, run, run_both
 from tests.support.blocks import (
     FLOATS,
     FORMATS,
@@ -39,7 +39,7 @@ def cases():
             yield pytest.param(name, width, id=f"{name}-{width}")
 
 
-def spread_inputs(width, rows=max(ROW_COUNTS)):
+def spread_inputs(width, rows=MANY):
     """Rows of very different sizes, so that sums round at every magnitude."""
     return np.ldexp(normals(width, rows, width), (np.arange(rows) % 23 - 11)[:, None])
 

@@ -14,7 +14,16 @@ QUANTISED = [name for name, fmt in FORMATS.items() if fmt.QUANTISED]
 FLOATS = [name for name, fmt in FORMATS.items() if not fmt.QUANTISED]
 
 # Standard deviation of a random block whose scale d is 1, and the ratio of m (or dmin) to d that centres it.
-DEVIATION = {"Q4_0": 4.6, "Q4_1": 4.6, "Q5_0": 9.2, "Q5_1": 9.2, "Q8_0": 74.0, "Q4_K": 258.0, "Q5_K": 526.0, "Q6_K": 1369.0}
+DEVIATION = {
+    "Q4_0": 4.6,
+    "Q4_1": 4.6,
+    "Q5_0": 9.2,
+    "Q5_1": 9.2,
+    "Q8_0": 74.0,
+    "Q4_K": 258.0,
+    "Q5_K": 526.0,
+    "Q6_K": 1369.0,
+}
 CENTRE = {"Q4_1": -7.5, "Q5_1": -15.5, "Q4_K": 7.5, "Q5_K": 15.5}
 
 

@@ -1,4 +1,4 @@
-"""Binary32 rounding with whole numbers, to check the arithmetic against something that cannot be wrong in the same way."""
+"""Binary32 rounding with whole numbers: a check of the arithmetic that cannot be wrong in the same way."""
 
 from __future__ import annotations
 

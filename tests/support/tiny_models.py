@@ -14,6 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,14 @@ MIXED = {
 }
 """Formats of blocks of 32 and of 256, and halves at the ends; the norms are F32."""
 
-GEMMA_MIX = {"": "Q8_0", "attn_q": "Q5_0", "attn_v": "Q4_1", "attn_output": "Q5_1", "ffn_gate": "Q4_0", "ffn_down": "Q4_1"}
+GEMMA_MIX = {
+    "": "Q8_0",
+    "attn_q": "Q5_0",
+    "attn_v": "Q4_1",
+    "attn_output": "Q5_1",
+    "ffn_gate": "Q4_0",
+    "ffn_down": "Q4_1",
+}
 """Only blocks of 32: widths need not be multiples of 256."""
 
 
@@ -86,7 +94,7 @@ def learned_merges(count: int, text: str = TEXT) -> list[str]:
     for _ in range(count):
         pairs: Counter[tuple[str, str]] = Counter()
         for word, parts in pieces.items():
-            for pair in zip(parts, parts[1:], strict=False):
+            for pair in pairwise(parts):
                 pairs[pair] += words[word]
         best = min(pairs, key=lambda pair: (-pairs[pair], pair))
         merges.append(" ".join(best))
@@ -147,7 +155,16 @@ def write_tiny_llama(
     """A model of family ``llama``. ``replace`` gives tensors as float arrays, ``keys`` adds or replaces metadata."""
     tokenizer = chatml_tokenizer(merges)
     shape = Shape(
-        layers, width, heads, kv_heads, head_dim, ffn, len(tokenizer["tokenizer.ggml.tokens"]), types, seed, replace or {}
+        layers,
+        width,
+        heads,
+        kv_heads,
+        head_dim,
+        ffn,
+        len(tokenizer["tokenizer.ggml.tokens"]),
+        types,
+        seed,
+        replace or {},
     )
     metadata = _settings("llama", shape, context) | tokenizer
     if rope_scale != 1.0:
@@ -219,7 +236,9 @@ def _settings(architecture: str, s: Shape, context: int) -> dict[str, Any]:
         "rope.dimension_count": s.head_dim,
     }
     general = {"architecture": architecture, "name": f"tiny {architecture}", "quantization_version": 2}
-    return {f"general.{key}": value for key, value in general.items()} | {f"{architecture}.{key}": value for key, value in values.items()}
+    return {f"general.{key}": value for key, value in general.items()} | {
+        f"{architecture}.{key}": value for key, value in values.items()
+    }
 
 
 def _layer(p: str, s: Shape, norms: Sequence[str]) -> Tensors:

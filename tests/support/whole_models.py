@@ -114,7 +114,7 @@ def write_all(folder: Path) -> dict[str, Path]:
 
 
 def spoil(argument: str) -> None:
-    """``fenv=MODE`` sets a rounding mode; ``control=LIBRARY:HEX`` sets MXCSR with the function of a compiled library."""
+    """``fenv=MODE`` sets a rounding mode, ``control=LIBRARY:HEX`` MXCSR with the function of a compiled library."""
     kind, _, value = argument.partition("=")
     if kind == "fenv":
         assert ctypes.CDLL("libm.so.6").fesetround(int(value, 16)) == 0

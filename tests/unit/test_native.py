@@ -105,7 +105,7 @@ def test_the_digest_changes_with_what_it_is_of(change, monkeypatch):
 def test_the_engine_id_changes_with_more_than_the_kernels(monkeypatch):
     before = native.engine_digest.__wrapped__("avx2")
     read = Path.read_bytes
-    for name in ("llama.py", "sampling.py", "plan.py", "program.py", "q4_0.py", "attention.py", "rope_tables.py", "rng.py"):
+    for name in "llama.py sampling.py plan.py program.py q4_0.py attention.py rope_tables.py rng.py".split():
         monkeypatch.setattr(Path, "read_bytes", lambda path, name=name: read(path) + b" " * (path.name == name))
         native.kernel_digest.cache_clear()
         assert native.engine_digest.__wrapped__("avx2") != before, name
@@ -269,7 +269,7 @@ x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="compiles for x8
 @x86
 @pytest.mark.parametrize("isa", ["avx2", "plain", "vnni256", "vnni512"])
 def test_nothing_is_fused_or_loosened_unasked(isa):
-    """In the machine code stand exactly the fused operations that were asked for, a vector in as many parts as it takes."""
+    """In the machine code stand the fused operations that were asked for, a vector in as many parts as it takes."""
     for name, module in units(isa):
         assert not FAST_MATH.search(str(module))
         code = assembly(module, "x86-64-v3" if not isa.startswith("vnni") else "icelake-server")
@@ -309,7 +309,7 @@ print("fine")
 @pytest.mark.parametrize("processor", ["znver4", "icelake-server"])
 @pytest.mark.parametrize("name", QUANTISED)
 def test_vnni512_compiles(name, processor):
-    """Whole registers, sixteen dot-product instructions a block (eight in each of two kernels), few values parked in memory."""
+    """Whole registers, eight dot products a block in each of two kernels, few values parked in memory."""
     module = module_of(name, lambda m: tiles.emit(m, FORMATS[name], "vnni512"))
     code = assembly(module, processor, "-prefer-256-bit")
     dots = re.findall(r"\tvpdpbusd\t.*", code)

@@ -74,6 +74,7 @@ def test_a_signed_receipt_is_never_called_valid(tmp_path):
             "BAD_SIGNATURE",
         ),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_refusals(put, content, code, word, name):
     path = put("a.json", content)

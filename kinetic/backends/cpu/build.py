@@ -2,8 +2,8 @@
 
     python -m kinetic.backends.cpu.build ISA FOLDER UNIT...
 
-A unit is 'core' (interpreter and row kernels) or a ggml type id (one format's
-tile and packing kernels). Each becomes FOLDER/UNIT.o (see objects.py), written whole or not at all.
+A unit is 'core' (interpreter and row kernels), 'attention' (that and the choice of candidates) or a ggml type
+id (one format's tile and packing kernels). Each becomes FOLDER/UNIT.o (see objects.py), written whole or not at all.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -26,13 +27,25 @@ PACK_SIGNATURE = "void(int64, int64, int64, int64, int64, int64, int64)"
 
 
 def core_unit(isa: str) -> llvm.ModuleRef:
-    # Importing these fills KERNELS.
-    from kinetic.backends.cpu import compiled, core, core_candidates
+    from kinetic.backends.cpu import core, core_ops
 
-    assert core and core_candidates
-    module = emitted("vector", rows.emit, attention.emit, control.emit)
-    for name, (function, result) in compiled.KERNELS.items():
-        module.link_in(numba_module(function, name, result))
+    return with_kernels(emitted("core", rows.emit, control.emit), core, core_ops)
+
+
+def attention_unit(isa: str) -> llvm.ModuleRef:
+    from kinetic.backends.cpu import core_attention, core_candidates
+
+    return with_kernels(emitted("attention", attention.emit), core_attention, core_candidates)
+
+
+def with_kernels(module: llvm.ModuleRef, *sources: ModuleType) -> llvm.ModuleRef:
+    """``module`` and the kernels that these Python modules define."""
+    from kinetic.backends.cpu.compiled import KERNELS
+
+    names = {source.__name__ for source in sources}
+    for name, (function, result) in KERNELS.items():
+        if function.__module__ in names:
+            module.link_in(numba_module(function, name, result))
     return module
 
 
@@ -80,7 +93,8 @@ def numba_module(function: Any, export: str, result: str) -> llvm.ModuleRef:
 
 
 def compile_unit(unit: str, isa: str) -> bytes:
-    module = core_unit(isa) if unit == "core" else format_unit(int(unit), isa)
+    made = {"core": core_unit, "attention": attention_unit}.get(unit)
+    module = made(isa) if made else format_unit(int(unit), isa)
     module.verify()
     target = machine(isa)
     options = llvm.create_pipeline_tuning_options(speed_level=2)

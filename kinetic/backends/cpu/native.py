@@ -35,6 +35,9 @@ CACHE_ENVIRONMENT = "KINETIC_KERNELS"
 _lock = threading.Lock()
 
 
+COMMON_UNITS = ("core", "attention")
+"""Units that every model needs (build.py); the others are formats."""
+
 KERNEL_SOURCES = (
     "attention build compiled control core core_attention core_candidates core_ops dots emitted functions ir layout "
     "objects packing rows tape target tiles"
@@ -97,7 +100,7 @@ class Kernels:
     def __init__(self, isa: str, types: Iterable[int], progress: Callable[[str], None] | None = None) -> None:
         self.isa = isa
         folder = cache_folder(isa)
-        units = ["core", *(str(t) for t in sorted(types))]
+        units = [*COMMON_UNITS, *(str(t) for t in sorted(types))]
         with _lock:
             missing = [unit for unit in units if objects.read(folder / f"{unit}.o") is None]
             build_missing(folder, isa, missing, progress)
@@ -138,10 +141,10 @@ def _load(folder: Path, isa: str, units: list[str]) -> llvm.ExecutionEngine:
 
 
 def build_missing(folder: Path, isa: str, units: list[str], progress: Callable[[str], None] | None) -> None:
-    """Compile units in processes beside each other: the interpreter in one, all formats in another."""
+    """Compile units in two processes beside each other: the interpreter in one, all else in another."""
     if not units:
         return
-    names = [u if u == "core" else by_type(int(u), "?").NAME for u in units]
+    names = [u if u in COMMON_UNITS else by_type(int(u), "?").NAME for u in units]
     if progress:
         progress(f"compiling kernels for this processor ({isa}: {', '.join(names)}); this happens once")
     jobs = [job for job in (["core"] if "core" in units else [], [u for u in units if u != "core"]) if job]
