@@ -169,6 +169,11 @@ def validate(settings: Sampling, vocab_size: int) -> Sampling:
     logit biases are sorted by id, and several for one token are added up.
     ``top_p`` 0 keeps one candidate, as in llama.cpp, and is written as ``top_k`` 1.
     """
+    with default_rounding():
+        return _validated(settings, vocab_size)
+
+
+def _validated(settings: Sampling, vocab_size: int) -> Sampling:
     s = replace(
         settings,
         temperature=max(_float32("temperature", settings.temperature), 0.0),

@@ -46,7 +46,8 @@ class Request:
 class Batch:
     """Rows for one forward pass. Row i is ``tokens[i]`` at ``positions[i]`` of sequence ``sequences[i]``.
 
-    ``outputs`` are the row indices whose logits are wanted, ascending.
+    Positions of a sequence rise from row to row; all that stand before the first
+    have been computed earlier. ``outputs`` are the row indices whose logits are wanted, ascending.
     """
 
     tokens: tuple[int, ...]
@@ -62,7 +63,7 @@ class Step:
     token: int
     position: int
     runner_up: int
-    """Second choice among the logits (before sampling), or -1."""
+    """Second best of the logits after bias and penalties, or -1."""
     gap: float
     """Difference of the two best logits of the row."""
 

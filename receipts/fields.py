@@ -105,23 +105,23 @@ class Unsigned64(Field):
             raise Malformed(f"{path} must be a whole number below 2^64 in plain digits", name="BAD_SEED")
 
 
-SMALLEST_NORMAL = 2.0**-126
+SMALLEST_DIVISOR = 2.0**-120
 
 
 class Decimal(Field):
     """A binary32 as decimal text (``receipts.decimals``), from ``low`` to ``high``, and greater than ``above``.
 
-    With ``normal`` subnormal numbers are refused: what divides by one would overflow.
+    A ``divisor`` other than 0 is at least 2^-120: dividing by less would overflow.
     """
 
     def __init__(
-        self, low: float = -3.5e38, high: float = 3.5e38, *, above: float | None = None, normal: bool = False
+        self, low: float = -3.5e38, high: float = 3.5e38, *, above: float | None = None, divisor: bool = False
     ) -> None:
-        self.low, self.high, self.above, self.normal = low, high, above, normal
+        self.low, self.high, self.above, self.divisor = low, high, above, divisor
 
     def check(self, value: object, path: str) -> None:
         number = self._parse(exact(value, str, path), path)
-        too_small = self.normal and 0 < abs(number) < SMALLEST_NORMAL
+        too_small = self.divisor and 0 < abs(number) < SMALLEST_DIVISOR
         if not self.low <= number <= self.high or (self.above is not None and number <= self.above) or too_small:
             raise Malformed(f"{path} cannot be {show(value)}", name="OUT_OF_RANGE")
 

@@ -113,12 +113,12 @@ SAMPLING = Table(
     seed=Unsigned64(),
     rng=Enum(RNG),
     samplers=ListOf(Enum(*SAMPLERS), len(SAMPLERS), distinct=True),
-    temperature=Decimal(0, normal=True),  # 0: the highest logit, lowest id on a tie
+    temperature=Decimal(0, divisor=True),  # 0: the highest logit, lowest id on a tie
     top_k=Int(0, limits.MAX_TOKEN),  # 0: off
     top_p=Decimal(0, 1, above=0),  # 1: off
     min_p=Decimal(0, 1),  # 0: off
     repeat_last_n=Int(-1, limits.MAX_TOKEN),  # -1: the whole context; 0: off
-    repeat_penalty=Decimal(above=0, normal=True),  # 1: off
+    repeat_penalty=Decimal(above=0, divisor=True),  # 1: off
     frequency_penalty=Decimal(),  # 0: off
     presence_penalty=Decimal(),  # 0: off
     logit_bias=ListOf(BIAS, limits.MAX_BIASES, key=lambda entry: entry["token"]),

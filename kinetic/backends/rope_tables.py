@@ -39,6 +39,9 @@ _COS = (
     4.16666666666666019037e-02,
 )
 
+LARGEST_ANGLE = 1 << 20
+"""Radians up to which ``sin_cos`` reduces exactly."""
+
 _DIGITS = Context(prec=50)
 
 

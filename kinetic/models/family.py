@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from kinetic.backends.base import Attention, Forward, Weight, Weights
+from kinetic.backends.base import Attention, Forward, Rope, Weights
+from kinetic.backends.rope_tables import LARGEST_ANGLE, frequencies
 from kinetic.errors import UnsupportedModel
+from kinetic.formats import by_type
 
 
 @dataclass(frozen=True)
@@ -48,8 +52,21 @@ def optional(weights: Weights, shapes: Mapping[str, tuple[int, ...]]) -> dict[st
     return {name: shape for name, shape in shapes.items() if name in weights}
 
 
-def vector(weight: Weight) -> tuple[float, ...]:
-    """A one-dimensional float tensor as Python floats."""
-    from kinetic.formats import by_type
+def rotary(base: float, width: int, context: int, *, interleaved: bool, **scaling: Any) -> Rope:
+    """A rotary embedding whose angles stay in the range where they are reduced exactly."""
+    made = Rope(frequencies(base, width, **scaling), interleaved)
+    if max(made.frequencies) * context > LARGEST_ANGLE:
+        raise refuse("UNSUPPORTED_ROPE", f"rotary angles beyond {LARGEST_ANGLE} are not supported by this build")
+    return made
 
-    return tuple(by_type(weight.ggml_type, weight.name).decode(weight.data).reshape(-1).tolist())
+
+def rope_divisors(weights: Weights) -> tuple[float, ...]:
+    """What each rotary frequency is divided by, from 'rope_freqs.weight'; empty if the file has none."""
+    weight = weights.get("rope_freqs.weight")
+    if weight is None:
+        return ()
+    values = tuple(by_type(weight.ggml_type, weight.name).decode(weight.data).reshape(-1).tolist())
+    for value in values:
+        if not (math.isfinite(value) and value > 0):
+            raise refuse("BAD_ROPE_FACTORS", f"tensor '{weight.name}' holds {value}; factors are positive numbers")
+    return values

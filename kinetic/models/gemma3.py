@@ -6,12 +6,11 @@ import math
 from typing import TYPE_CHECKING
 
 from kinetic.backends.base import Array, Attention, Ops, Rope, Weights
-from kinetic.backends.rope_tables import frequencies
 from kinetic.bits import round_f32
 from kinetic.layers.attention import grouped_query
 from kinetic.layers.head import logits
 from kinetic.layers.mlp import gated_mlp
-from kinetic.models.family import Family, expect_no_others, expect_shapes, optional
+from kinetic.models.family import Family, expect_no_others, expect_shapes, optional, rotary
 from kinetic.models.settings import Dense, linear_rope_factor, read_dense
 
 if TYPE_CHECKING:
@@ -34,11 +33,10 @@ def build(gguf: Gguf, weights: Weights) -> Family:
     if dense.layers == LAYERS_OF_27B:
         scale = float(round_f32(1.0 / math.sqrt(dense.width / dense.heads)))
     local_base = gguf.get("gemma3.rope.freq_base_swa", "float", 10000.0)
+    width, context, factor = dense.rope_width, dense.context_length, linear_rope_factor(gguf, "gemma3")
     ropes = {
-        True: Rope(frequencies(local_base, dense.rope_width), interleaved=False),
-        False: Rope(
-            frequencies(dense.rope_base, dense.rope_width, factor=linear_rope_factor(gguf, "gemma3")), interleaved=False
-        ),
+        True: rotary(local_base, width, context, interleaved=False),
+        False: rotary(dense.rope_base, width, context, interleaved=False, factor=factor),
     }
     local = [window > 0 and (i + 1) % PATTERN != 0 for i in range(dense.layers)]
     layers = tuple(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kinetic.backends.base import Array, Attention, Ops, Rope, Weights
-from kinetic.backends.rope_tables import frequencies
+from kinetic.backends.base import Array, Attention, Ops, Weights
 from kinetic.layers.attention import grouped_query
 from kinetic.layers.head import logits
 from kinetic.layers.mlp import gated_mlp
-from kinetic.models.family import Family, expect_no_others, expect_shapes, optional, refuse, vector
+from kinetic.models.family import Family, expect_no_others, expect_shapes, optional, refuse, rope_divisors, rotary
 from kinetic.models.settings import Dense, linear_rope_factor, read_dense
 
 if TYPE_CHECKING:
@@ -21,9 +20,11 @@ def build(gguf: Gguf, weights: Weights) -> Family:
     if gguf.get("llama.expert_count", "int", 0):
         raise refuse("UNSUPPORTED_LAYERS", "this file is a mixture of experts, which this build cannot run")
     _check(weights, dense)
-    divisors = vector(weights["rope_freqs.weight"]) if "rope_freqs.weight" in weights else ()
+    divisors = rope_divisors(weights)
     factor = linear_rope_factor(gguf, "llama")
-    rope = Rope(frequencies(dense.rope_base, dense.rope_width, divisors, factor), interleaved=True)
+    rope = rotary(
+        dense.rope_base, dense.rope_width, dense.context_length, interleaved=True, divisors=divisors, factor=factor
+    )
     layers = tuple(Attention(i, dense.heads, dense.kv_heads, dense.head_dim, dense.scale) for i in range(dense.layers))
 
     def forward(ops: Ops) -> Array:

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from kinetic.gguf import Gguf
 
 MAX_LAYERS = 4096
-MAX_CONTEXT = 1 << 24
+MAX_CONTEXT = 1 << 20
+"""Angles of rotary positions are reduced exactly below 2^20 (rope_tables.sin_cos)."""
 MAX_WIDTH = 1 << 20
 
 

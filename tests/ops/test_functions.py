@@ -28,8 +28,8 @@ def triples():
     near = normals(61, 3, 2000)
     sums = [(a, b, c), (near[0], near[1], -(near[0] * near[1])), (near[0], near[1], near[2] * np.float32(2.0**25))]
     tiny = (near[0] * np.float32(2.0**-70), near[1] * np.float32(2.0**-70), near[2] * np.float32(2.0**-149))
-    # 1 + k * 2^-24 with a whisper added or taken: ties of the product broken by the addend, both ways.
-    odd = np.float32(1) + (integers(62, 0, 2**23, 1000) * 2.0**-23).astype(np.float32)
+    # Products halfway between two binary32, with a whisper added or taken that binary64 cannot hold beside them.
+    odd = np.float32(1) + (integers(62, 0, 2**11, 1000) * 2.0**-11 + 2.0**-12).astype(np.float32)
     whisper = np.where(uniforms(63, 1000) < 0.5, np.float32(2.0**-100), np.float32(-(2.0**-100)))
     ties = (odd, np.full_like(odd, 1.0 + 2.0**-12), whisper)
     return [np.concatenate(parts) for parts in zip(*sums, tiny, ties, strict=True)]
@@ -266,8 +266,9 @@ def angles():
     """Positions times frequencies as models have them, whole angles near multiples of pi/2, and small ones."""
     position = integers(70, 0, 2**20, 250).astype(np.float64)
     frequency = np.array(frequencies(10000.0, 64))[integers(71, 0, 32, 250)]
-    near = np.round(integers(72, 1, 600_000, 100) * (math.pi / 2))
-    return np.concatenate([position * frequency, near, words(73, 50).astype(np.float64) * 2.0**-62, [0.0, 1e-8, 1.0]])
+    quarters = integers(72, 1, 600_000, 100) * (math.pi / 2)  # one of the two results is nearly zero
+    whole = np.round(integers(74, 1, 600_000, 100) * (math.pi / 2))
+    return np.concatenate([position * frequency, quarters, whole, words(73, 50).astype(np.float64) * 2.0**-62, [0.0, 1e-8, 1.0]])
 
 
 def test_sine_and_cosine_against_decimals():

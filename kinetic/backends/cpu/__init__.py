@@ -9,6 +9,7 @@ from kinetic.backends.cpu import native, target
 from kinetic.backends.cpu.native import Kernels
 from kinetic.backends.cpu.program import CpuProgram, trace
 from kinetic.backends.cpu.system import available_cores, processor_name
+from kinetic.backends.identity import engine_digest
 from kinetic.errors import UsageError
 from kinetic.formats import by_type
 
@@ -23,7 +24,7 @@ class CpuBackend:
             raise UsageError(f"{threads} threads; choose 1 to {MAX_THREADS}, or 0 for as many as there are cores")
         self.threads = threads or available_cores()
         self.isa = target.choose()
-        self.engine_id = f"cpu:{native.engine_digest(self.isa)}"
+        self.engine_id = f"cpu:{engine_digest('cpu', native.kernel_digest(self.isa))}"
         self.device_name = processor_name()
 
     def load(

@@ -1,4 +1,4 @@
-"""How much scratch memory a thread needs. Mirrors the offsets in ``core``, without importing the compiler."""
+"""How much scratch memory a thread needs. Mirrors the offsets in ``core_attention``, without importing the compiler."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kinetic.backends.cpu.graph import Node
 from kinetic.backends.cpu.memory import round_up
 
 FIXED = 32 * 1024
-"""Four tiles, or the scores and sums of 16 query rows (core.ROWS_AT and below)."""
+"""Four tiles, or the scores and sums of 16 query rows (core_attention.ROWS_AT and below)."""
 
 
 def scratch_bytes(layers: Sequence[Attention], nodes: Sequence[Node]) -> int:

@@ -19,15 +19,14 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
 
-import blake3
 import llvmlite.binding as llvm
 
 from kinetic import backends, formats
 from kinetic.backends.cpu import objects, target
 from kinetic.backends.cpu.tiles import tile_name
+from kinetic.backends.identity import digest_of
 from kinetic.errors import KineticError
 from kinetic.formats import Format, by_type
-from kinetic.types import PROFILE
 
 CACHE_ENVIRONMENT = "KINETIC_KERNELS"
 """Folder for compiled kernels; set by the program from the user's state folder."""
@@ -55,24 +54,7 @@ def kernel_digest(isa: str) -> str:
     sources += sorted(Path(formats.__file__).parent.glob("*.py"))
     versions = [importlib.metadata.version(name) for name in ("numba", "llvmlite")]
     facts = (isa, *versions, sys.platform, platform.machine(), platform.python_version(), *target.processor(isa))
-    return _digest(sources, facts)
-
-
-@lru_cache(maxsize=8)
-def engine_digest(isa: str) -> str:
-    """BLAKE3 of the kernels and of everything else that computes an answer on this backend."""
-    package = Path(backends.__file__).parents[1]
-    folders = ("backends", "backends/cpu", "layers", "models", "formats")
-    sources = [path for folder in folders for path in sorted((package / folder).glob("*.py"))]
-    return _digest([*sources, package / "sampling.py", package / "rng.py"], (PROFILE, kernel_digest(isa)))
-
-
-def _digest(sources: Iterable[Path], facts: Iterable[str]) -> str:
-    hasher = blake3.blake3()
-    for source in sources:
-        hasher.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
-    hasher.update("\0".join(facts).encode())
-    return str(hasher.hexdigest())
+    return digest_of(sources, facts)
 
 
 def cache_folder(isa: str) -> Path:

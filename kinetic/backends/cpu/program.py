@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,10 +21,13 @@ from kinetic.backends.cpu.pages import PageLayout, Pages
 from kinetic.backends.cpu.plan import Planner, Tape
 from kinetic.backends.cpu.weights import WeightStore
 from kinetic.backends.cpu.workers import Workers
+from kinetic.backends.reference.candidates import not_finite
 from kinetic.bits import F32
-from kinetic.errors import NonFinite
 from kinetic.formats import by_type, check_scales
 from kinetic.types import Batch
+
+INSERTED = 256
+"""Up to this many best candidates are kept in order while scanning; more are sorted afterwards."""
 
 CAPACITY = 512
 """Rows of one pass; longer batches are cut, which cannot change a bit."""
@@ -57,7 +60,6 @@ class CpuProgram:
         p[tape.CODE], p[tape.LENGTH] = address(self._tape.code), len(self._tape.code)
         p[tape.SCRATCH], p[tape.SCRATCH_BYTES] = address(self._scratch), scratch
         p[tape.POSITIONS], p[tape.PAGES] = address(self._rows[0]), address(self._rows[1])
-        p[tape.THREADS] = self._threads
 
     # ---- one pass
 
@@ -71,8 +73,7 @@ class CpuProgram:
         self._embed(batch.tokens)
         self._rows[0, :rows] = batch.positions
         longest = max(batch.positions) + 1
-        for slot, _ in enumerate(batch.sequences):
-            self._rows[1, slot] = self._pages.table(batch.sequences[slot], batch.positions[slot] + 1)
+        self._rows[1, :rows] = self._page_tables(batch)
         self._tape.output_rows[:outputs] = batch.outputs
         self._program[tape.ROWS], self._program[tape.OUTPUT_ROWS] = rows, outputs
         self._refresh_tables(longest)
@@ -81,6 +82,14 @@ class CpuProgram:
         stride = self._tape.logits.stride // 4
         logits = self._tape.logits.data.view(np.float32)[: outputs * stride].reshape(outputs, stride)
         return logits[:, : self.vocab_size].copy()
+
+    def _page_tables(self, batch: Batch) -> list[int]:
+        """Each row's page table. A table moves when it grows, so all grow before any address is taken."""
+        lengths: dict[int, int] = {}
+        for sequence, position in zip(batch.sequences, batch.positions, strict=True):
+            lengths[sequence] = max(lengths.get(sequence, 0), position + 1)
+        tables = {sequence: self._pages.table(sequence, length) for sequence, length in lengths.items()}
+        return [tables[sequence] for sequence in batch.sequences]
 
     def _embed(self, tokens: Sequence[int]) -> None:
         table = self._tape.embed["table"]
@@ -147,21 +156,16 @@ class _CandidateBuffers:
         self._row[:n] = row
         self._floor[0] = floor
         addresses = [address(a) for a in (self._floor, self._ids, self._values, self._out)]
-        kernels.candidates(address(self._row), n, min(k, n), *addresses)
+        sorts = k == 0 or k > INSERTED
+        kernels.candidates(address(self._row), n, 0 if sorts else min(k, n), *addresses)
         count, bad = int(self._out[0]), int(self._out[1])
         if bad or count == 0:
-            raise NonFinite(_describe(row), name="NON_FINITE_LOGIT")
+            raise not_finite(row)
         ids, values = self._ids[:count].copy(), self._values[:count].copy()
-        if k == 0:
-            order = np.argsort(-values, kind="stable")
+        if sorts:
+            order = np.argsort(-values, kind="stable")[: k or None]
             ids, values = ids[order], values[order]
         return ids, values
-
-
-def _describe(row: F32) -> str:
-    bad = np.flatnonzero(np.isnan(row) | (row == np.inf))
-    where = f"token {bad[0]}" if len(bad) else "every token"
-    return f"the logit of {where} is not a finite number; the model or its file is damaged"
 
 
 def split(batch: Batch, size: int) -> list[Batch]:
@@ -198,6 +202,3 @@ def trace(forward: Forward) -> list[Node]:
     ops = GraphOps()
     forward(ops)
     return ops.nodes
-
-
-Progress = Callable[[str], None]

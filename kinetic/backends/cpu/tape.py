@@ -7,7 +7,7 @@ compiled side) and ``plan`` (the Python side) share these names.
 
 # Slots of the program table.
 CODE, LENGTH, ROWS, OUTPUT_ROWS, SYNC, SCRATCH, SCRATCH_BYTES = range(7)
-POSITIONS, PAGES, BLOCKS_AT, BLOCK_COUNT, THREADS = range(7, 12)
+POSITIONS, PAGES = range(7, 9)
 FIRST_FREE = 16
 """From here on: one slot for each rotation table and each list of attention blocks."""
 
@@ -20,7 +20,7 @@ ARRIVED, GENERATION, START, STOP, YIELD, SLEEPING = 0, 64, 128, 192, 256, 320
 WORDS = 16
 INSTRUCTION = 8 * WORDS
 
-# Operations. The numbers are positions in core.run's dispatch.
+# Operations. The numbers are positions in core.execute's dispatch.
 BARRIER, NORM_QUANTISE, NORM, MATMUL, GATED, GATED_FLOAT, ROPE, STORE, ATTEND, ADD, SCALE, GATHER = range(12)
 
 NAMES = "barrier norm+quantise norm matmul gated gated-float rope store attend add scale gather".split()

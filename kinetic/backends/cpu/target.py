@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import llvmlite.binding as llvm
 
+from kinetic.backends.cpu.control import x86
 from kinetic.backends.cpu.dots import LANES
 from kinetic.errors import UsageError
 
@@ -17,7 +18,8 @@ _NEEDS = {
     "vnni512": ("avx512f", "avx512bw", "avx512vl", "avx512vnni", "f16c", "fma"),
     "vnni256": ("avx512f", "avx512bw", "avx512vl", "avx512vnni", "f16c", "fma"),
     "avx2": ("avx2", "f16c", "fma"),
-    "plain": (),
+    # Without F16C LLVM would call conversion functions that a process need not have.
+    "plain": ("f16c", "fma") if x86() else (),
 }
 
 
@@ -40,6 +42,11 @@ def available() -> list[str]:
 def choose() -> str:
     """The best instruction set, or the one that ``KINETIC_CPU_ISA`` names."""
     wanted = os.environ.get(ENVIRONMENT)
+    if not available():
+        raise UsageError(
+            "this processor lacks F16C or FMA, which the CPU backend needs; --device reference works, slowly",
+            name="UNSUPPORTED_PROCESSOR",
+        )
     if not wanted:
         return available()[0]
     if wanted not in available():

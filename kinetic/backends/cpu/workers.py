@@ -11,6 +11,7 @@ from kinetic.backends.cpu import tape
 from kinetic.backends.cpu.memory import address, allocate
 from kinetic.backends.cpu.native import Kernels
 from kinetic.backends.cpu.system import yield_address
+from kinetic.errors import KineticError, OutOfMemory
 
 IDLE_SPINS = 20_000
 """About 0.3 ms: longer than sampling a token takes, so workers are awake when the next pass starts."""
@@ -30,6 +31,8 @@ class Workers:
 
     def run(self) -> None:
         """One pass; returns when every thread has finished it."""
+        if self._sync[tape.STOP // 8]:
+            raise KineticError("this program is closed", name="CLOSED")
         table = address(self._program)
         if self._threads > 1:
             if not self._handles:
@@ -56,10 +59,14 @@ class Workers:
         self._handles = []
 
     def _spawn(self) -> None:
-        for index in range(1, self._threads):
-            handle = threading.Thread(target=self._serve, args=(index,), daemon=True, name=f"kinetic-{index}")
-            self._handles.append(handle)
-            handle.start()
+        try:
+            for index in range(1, self._threads):
+                handle = threading.Thread(target=self._serve, args=(index,), daemon=True, name=f"kinetic-{index}")
+                handle.start()
+                self._handles.append(handle)
+        except RuntimeError as error:
+            self.close()  # too few threads would wait for the missing ones for ever
+            raise OutOfMemory(f"the system refuses to start {self._threads} threads; use fewer (-t)") from error
 
     def _wake(self) -> None:
         for index in range(1, self._threads):

@@ -8,11 +8,12 @@ import numpy as np
 
 from kinetic.backends.base import Attention, Forward
 from kinetic.backends.control_word import default_rounding
+from kinetic.backends.identity import engine_digest
 from kinetic.backends.reference.candidates import candidates
 from kinetic.backends.reference.functions import exp32
 from kinetic.backends.reference.ops import Cache, ReferenceOps
 from kinetic.bits import F32
-from kinetic.types import PROFILE, Batch
+from kinetic.types import Batch
 
 
 class ReferenceProgram:
@@ -47,10 +48,12 @@ class ReferenceProgram:
 
 
 class ReferenceBackend:
-    engine_id = f"reference:{PROFILE}"
     device_class = "reference"
     device_name = "NumPy"
     threads = 1
+
+    def __init__(self) -> None:
+        self.engine_id = f"reference:{engine_digest('reference')}"
 
     def load(
         self, forward: Forward, layers: Sequence[Attention], progress: Callable[[str], None] | None = None

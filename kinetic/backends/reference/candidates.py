@@ -23,7 +23,7 @@ def candidates(row: F32, k: int, floor: float) -> tuple[NDArray[np.int32], F32]:
     """
     best = row.max(initial=-np.inf)
     if not np.isfinite(best):
-        raise _not_finite(row)
+        raise not_finite(row)
     with np.errstate(over="ignore"):
         threshold = max(best - np.float32(floor), np.finfo(np.float32).min)
     if 0 < k <= row.size // GROUP:
@@ -42,7 +42,8 @@ def _order(row: F32, ids: NDArray[np.int64]) -> NDArray[np.int64]:
     return (~ascending).astype(np.int64) << 32 | ids
 
 
-def _not_finite(row: F32) -> NonFinite:
+def not_finite(row: F32) -> NonFinite:
+    """The error for a row that no token can be drawn from; names the lowest bad id."""
     bad = np.flatnonzero(~(row < np.inf))
     if bad.size == 0:
         return NonFinite("every logit is -inf, so no token can be drawn")
