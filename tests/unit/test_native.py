@@ -18,13 +18,15 @@ from llvmlite import ir
 
 from kinetic.backends import cpu
 from kinetic.backends.cpu import attention, control, native, objects, rows, target, tiles
-from kinetic.backends.cpu.native import KERNEL_SOURCES, Kernels
+from kinetic.backends.cpu.native import COMMON_UNITS, KERNEL_SOURCES, Kernels
+from kinetic.backends.identity import engine_digest
 from kinetic.errors import UsageError
 from tests.support.backends import assert_same, compile_all, inputs, rows_of, run
 from tests.support.blocks import FORMATS, QUANTISED, normals, random_weight
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(cpu.__file__).parent
+COMMON = [f"{unit}.o" for unit in COMMON_UNITS]
 F16_UNIT = f"{FORMATS['F16'].TYPE_ID}.o"
 """The unit that compiles fastest."""
 
@@ -76,7 +78,7 @@ def test_the_digest_names_every_module_of_the_package_that_is_compiled(compiled_
 def test_the_digest_reads_all_that_lies_below(compiled_from, monkeypatch):
     """Constants come from other packages too."""
     read: list[Path] = []
-    monkeypatch.setattr(native, "_digest", lambda sources, facts: read.extend(sources) or "")
+    monkeypatch.setattr(native, "digest_of", lambda sources, facts: read.extend(sources) or "")
     native.kernel_digest.__wrapped__("avx2")
     names = {".".join(path.with_suffix("").relative_to(ROOT).parts).removesuffix(".__init__") for path in read}
     # These hold no number that a kernel is made of: records, errors, names of backends.
@@ -84,7 +86,7 @@ def test_the_digest_reads_all_that_lies_below(compiled_from, monkeypatch):
     harmless |= {"kinetic.backends.cpu", "kinetic.backends.control_word"}
     # Defined beside the constants, but not compiled: the reference's own operations.
     harmless |= {f"kinetic.backends.reference.{name}" for name in ("attention", "candidates", "linear", "ops")}
-    harmless |= {"kinetic.backends.rope_tables"}
+    harmless |= {"kinetic.backends.rope_tables", "kinetic.backends.identity"}
     assert compiled_from - names - harmless == set()
 
 
@@ -102,15 +104,15 @@ def test_the_digest_changes_with_what_it_is_of(change, monkeypatch):
     assert native.kernel_digest.__wrapped__("avx2") != before
 
 
-def test_the_engine_id_changes_with_more_than_the_kernels(monkeypatch):
-    before = native.engine_digest.__wrapped__("avx2")
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_the_engine_id_changes_with_more_than_the_kernels(backend, monkeypatch):
+    common = "llama.py sampling.py q4_0.py attention.py rope_tables.py rng.py engine.py quantise.py".split()
+    before = engine_digest.__wrapped__(backend, "kernels")
+    assert engine_digest.__wrapped__(backend, "other kernels") != before
     read = Path.read_bytes
-    for name in "llama.py sampling.py plan.py program.py q4_0.py attention.py rope_tables.py rng.py".split():
+    for name in common + (["plan.py", "program.py"] if backend == "cpu" else []):
         monkeypatch.setattr(Path, "read_bytes", lambda path, name=name: read(path) + b" " * (path.name == name))
-        native.kernel_digest.cache_clear()
-        assert native.engine_digest.__wrapped__("avx2") != before, name
-    monkeypatch.undo()
-    native.kernel_digest.cache_clear()
+        assert engine_digest.__wrapped__(backend, "kernels") != before, name
 
 
 # --- what runs ---
@@ -141,7 +143,7 @@ def cache(tmp_path, monkeypatch):
     source = native.cache_folder(isa)
     monkeypatch.setenv(native.CACHE_ENVIRONMENT, str(tmp_path))
     folder = native.cache_folder(isa)
-    for unit in ("core.o", F16_UNIT):
+    for unit in (*COMMON, F16_UNIT):
         shutil.copy(source / unit, folder / unit)
     return folder
 
@@ -171,7 +173,7 @@ def test_a_damaged_object_is_compiled_again(cache, damage):
     assert objects.read(cache / F16_UNIT)
     Kernels(target.choose(), [FORMATS["F16"].TYPE_ID], said.append)
     assert len(said) == 1
-    assert sorted(path.name for path in cache.iterdir()) == sorted(["core.o", F16_UNIT])
+    assert sorted(path.name for path in cache.iterdir()) == sorted([*COMMON, F16_UNIT])
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, monkeypatch):
@@ -293,7 +295,8 @@ def test_compiled_python_is_not_loosened_either():
 import re
 from kinetic.backends.cpu import build
 from tests.unit.test_native import FAST_MATH, LOOSENED
-for text in (str(build.core_unit("plain")), str(build.format_unit(14, "plain"))):
+for unit in (build.core_unit("plain"), build.attention_unit("plain"), build.format_unit(14, "plain")):
+    text = str(unit)
     assert "fadd" in text or "fmul" in text
     assert not FAST_MATH.search(text) and not LOOSENED.search(text)
     assert "llvm.fmuladd" not in text
@@ -359,7 +362,8 @@ def test_vnni_kernels_with_their_one_instruction_spelt_out(isa, tmp_path, monkey
     usual = native.cache_folder(target.choose())
     monkeypatch.setenv(native.CACHE_ENVIRONMENT, str(tmp_path))
     folder = native.cache_folder(isa)
-    shutil.copy(usual / "core.o", folder / "core.o")
+    for unit in COMMON:
+        shutil.copy(usual / unit, folder / unit)
     for name in QUANTISED:
         unit = str(FORMATS[name].TYPE_ID)
         (folder / f"{unit}.o").write_bytes(sealed(build.compile_unit(unit, isa)))

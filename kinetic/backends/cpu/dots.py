@@ -49,20 +49,22 @@ def half_dots(b: Builder, isa: str, words: Sequence[Value], record: Value) -> tu
 
 def _dot(b: Builder, isa: str, bits: int, words: Sequence[Value], record: Value, at: int, start: Value | None) -> Value:
     lanes = LANES[isa]
-    quads = [load_splat(b, record, at + 4 * j, I32, lanes) for j in range(len(words))]
+    xs = [load_splat(b, record, at + 4 * j, I32, lanes) for j in range(len(words))]
+    xs = [b.bitcast(x, vec(I8, 4 * lanes)) for x in xs]
     if isa.startswith("vnni"):
-        return _vnni(b, lanes, words, quads, start)
-    xs = [b.bitcast(quad, vec(I8, 4 * lanes)) for quad in quads]
+        return _vnni(b, lanes, words, xs, start)
     if isa == "avx2":
         return _avx2(b, bits, words, xs, start)
     return _plain(b, lanes, words, xs, start)
 
 
-def _vnni(b: Builder, lanes: int, words: Sequence[Value], quads: Sequence[Value], start: Value | None) -> Value:
+def _vnni(b: Builder, lanes: int, words: Sequence[Value], xs: Sequence[Value], start: Value | None) -> Value:
     """Operands travel as 32-bit lanes: older LLVM wants that, newer accepts it too."""
-    total = like(vec(I32, lanes), 0) if start is None else start
-    for w, x in zip(words, quads, strict=True):
-        total = call(b, f"llvm.x86.avx512.vpdpbusd.{32 * lanes}", total.type, [total, b.bitcast(w, total.type), x])
+    ints = vec(I32, lanes)
+    total = like(ints, 0) if start is None else start
+    for w, x in zip(words, xs, strict=True):
+        operands = [total, b.bitcast(w, ints), b.bitcast(x, ints)]
+        total = call(b, f"llvm.x86.avx512.vpdpbusd.{32 * lanes}", ints, operands)
     return total
 
 
