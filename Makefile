@@ -1,7 +1,7 @@
 # Everything runs from a virtual environment that these targets make:
 #   make demo        fetch a small model, answer with a receipt, verify it, tamper with it
-#   make test        all quick tests; fetches smollm2 (93 MB) once
-#   make test-full   the rest: slow tests, and those that need gemma3-270m (240 MB)
+#   make test        all quick tests; fetches smollm2 (98 MB) once
+#   make test-full   the rest: slow tests, and those that need gemma3-270m (253 MB)
 #   make check       style, types, import rules, sizes, the answer path, documents
 #   make audit       the tests of receipts and ktc where nothing but their three packages is installed
 #   make vectors     regenerate the committed vectors; they must not change

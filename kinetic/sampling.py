@@ -187,7 +187,7 @@ def _validated(settings: Sampling, vocab_size: int) -> Sampling:
     _require(s.temperature == 0 or s.temperature >= SMALLEST, "temperature", s.temperature, "0 or at least 2^-120")
     _require(0 <= s.top_p <= 1, "top_p", s.top_p, "from 0 to 1 (1 is off)")
     _require(0 <= s.min_p <= 1, "min_p", s.min_p, "from 0 to 1 (0 is off)")
-    _require(s.repeat_penalty >= SMALLEST, "repeat_penalty", s.repeat_penalty, "above 0 (1 is off)")
+    _require(s.repeat_penalty >= SMALLEST, "repeat_penalty", s.repeat_penalty, "at least 2^-120 (1 is off)")
     _require_whole("top_k", s.top_k, 0, 2**31 - 1, "0 (off) or a number of tokens below 2^31")
     _require_whole("repeat_last_n", s.repeat_last_n, -1, 2**31 - 1, "-1 (all), 0 (off) or a number below 2^31")
     _require_whole("seed", s.seed, 0, 2**64 - 1, "a whole number from 0 to 2^64 - 1")
@@ -198,7 +198,10 @@ def _canonical_bias(biases: Sequence[tuple[int, float]], vocab_size: int) -> tup
     total: dict[int, np.float32] = {}
     with np.errstate(over="ignore"):
         for token, bias in biases:
-            _require_whole("logit_bias", token, 0, vocab_size - 1, f"for a token id below {vocab_size}")
+            if not (isinstance(token, int) and 0 <= token < vocab_size):
+                raise UsageError(
+                    f"token {token} of --logit-bias is not in the vocabulary of {vocab_size}", name="BAD_LOGIT_BIAS"
+                )
             total[token] = total.get(token, np.float32(0)) + _round(bias)
             _require(bool(total[token] < math.inf), "logit_bias", bias, "a finite 32-bit number or -inf")
     banned = sum(bias == -math.inf for bias in total.values())  # exact: a count

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -44,8 +43,6 @@ RACY_NS = 2_000_000_000
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all)."""
 
-_warned = False
-
 
 def folder(kind: str) -> Path:
     """Absolute path of one state folder, whether it exists or not."""
@@ -67,7 +64,7 @@ def _user_home() -> Path:
 
 
 def writable(kind: str) -> Path | None:
-    """The folder, made with mode 0700, or None (after one line on standard error) where it can't be written."""
+    """The folder, made with mode 0700, or None where it can't be written."""
     path = folder(kind)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -76,15 +73,7 @@ def writable(kind: str) -> Path | None:
             return path
     except OSError:
         pass
-    _warn_once(path)
     return None
-
-
-def _warn_once(path: Path) -> None:
-    global _warned
-    if not _warned:
-        _warned = True
-        print(f"kinetic: {path} can't be written, so nothing is kept between runs.", file=sys.stderr)
 
 
 # --- models by name ---------------------------------------------------------
@@ -149,9 +138,19 @@ def resolve(model: str | os.PathLike[str]) -> Path:
     if path.name != text or path.suffix == ".gguf":
         raise FileProblem(f"there is no file {text}", name="NO_FILE")
     raise FileProblem(
-        f"there is no model called {text}: `kinetic models` lists the names, and a path to a .gguf file works too",
+        f"there is no model called {text}{did_you_mean(text)}: `kinetic models` lists the names,"
+        " and a path to a .gguf file works too",
         name="NO_MODEL",
     )
+
+
+def did_you_mean(name: str) -> str:
+    """A hint at the known model whose name is closest, or nothing."""
+    import difflib  # Not at the top: only mistakes need it.
+
+    known = {*catalog(), *(model.name for model in pulled())}
+    close = difflib.get_close_matches(name, sorted(known), n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
 
 
 # --- digests of big files ---------------------------------------------------

@@ -55,7 +55,17 @@ def read_receipt(source: str | os.PathLike[str] | bytes) -> Receipt:
     """
     data = source if isinstance(source, bytes) else read_bounded(source)  # step 1 of FORMAT.md
     is_cbor = data[:1] and 0xA0 <= data[0] <= 0xBF  # a CBOR map; no JSON text begins so
-    return _from_cbor(data) if is_cbor else _checked(canonical.read_json(data))  # step 2
+    return _from_cbor(data) if is_cbor else _checked(_from_json(data))  # step 2
+
+
+def _from_json(data: bytes) -> Any:
+    """The JSON of a file, whatever it says. What is no JSON at all is said to be no receipt."""
+    try:
+        return canonical.read_json(data)
+    except Malformed as error:
+        if error.name in ("BAD_JSON", "NOT_UTF8"):
+            raise Malformed(f"this is not a receipt: {error}", name=error.name) from None
+        raise
 
 
 def write_receipt(

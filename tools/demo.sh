@@ -28,7 +28,7 @@ expect() {
   fi
 }
 
-say "1. A small model (93 MB, fetched once)."
+say "1. A small model (98 MB, fetched once)."
 expect 0 kinetic pull smollm2
 
 say "2. A question, sampled at temperature 0.8 with seed 7. The receipt goes to $receipt."

@@ -13,7 +13,7 @@ from typing import Any, Self, Unpack
 from kinetic import sampling, store
 from kinetic.api.answer import Completion, Question, Stats, Stream
 from kinetic.api.describe import formats_not_built_in
-from kinetic.api.options import Message, Options, as_messages, settings, stop_strings
+from kinetic.api.options import Message, Options, as_messages, require_count, require_messages, settings, stop_strings
 from kinetic.engine import Engine
 from kinetic.errors import ContextOverflow, KineticError, UnsupportedModel, UsageError
 from kinetic.loader import LoadedFile, open_model_file
@@ -46,8 +46,8 @@ class Model:
     ) -> None:
         if device not in BACKENDS:
             raise UsageError(f"there is no device {device}: this build has {', '.join(BACKENDS)}", name="NO_DEVICE")
-        if threads < 0 or context < 0:
-            raise UsageError("threads and context must be 0 (automatic) or more", name="BAD_ARGUMENTS")
+        require_count("the number of threads", threads, "one per core")
+        require_count("the context size", context, "the model's own")
         self._loaded = model if isinstance(model, LoadedFile) else open_model_file(store.resolve(model))
         self.path = self._loaded.gguf.paths[0]
         self.device = device
@@ -80,6 +80,7 @@ class Model:
 
     def chat(self, messages: Sequence[Message], **options: Unpack[Options]) -> Completion:
         """The assistant's next message in a conversation; the model must have a chat template."""
+        require_messages(messages)
         return self.generate(messages, **options)
 
     def stream(
@@ -90,23 +91,24 @@ class Model:
         **options: Unpack[Options],
     ) -> Stream:
         """As ``generate``, piece by piece. ``on_progress`` is told (prompt tokens done, in all)."""
+        self._require_open()
         return Stream(self, self._question(prompt, options), on_progress)
 
     def _question(self, prompt: str | Sequence[Message], options: Options) -> Question:
+        wanted = settings(options)
         ids, template_time = self._encode(prompt, options)
         if len(ids) >= self.context:
             raise ContextOverflow(
-                f"the prompt has {len(ids)} tokens and leaves no room in a context of {self.context}:"
+                f"the prompt has {len(ids)} token{'' if len(ids) == 1 else 's'}"
+                f" and leaves no room in a context of {self.context}:"
                 " shorten it or raise --ctx-size",
                 name="PROMPT_TOO_LONG",
             )
         max_tokens = options.get("max_tokens", -1)
-        if not -2 <= max_tokens < 2**31:
-            raise UsageError(f"max_tokens is {max_tokens}, but must be from -2 to 2^31 - 1", name="BAD_MAX_TOKENS")
         return Question(
             Request(
                 prompt=tuple(ids),
-                sampling=sampling.validate(settings(options), self.tokenizer.vocab_size),
+                sampling=sampling.validate(wanted, self.tokenizer.vocab_size),
                 max_tokens=max(max_tokens, -1),
                 end_tokens=frozenset() if max_tokens == -2 else self.tokenizer.end_tokens,
                 completion_index=options.get("completion_index", 0),
@@ -119,7 +121,8 @@ class Model:
         """Token ids of the prompt, and the clock value that its template asked for."""
         if isinstance(prompt, str) and (options.get("raw") or not self.has_template):
             if options.get("system"):
-                raise UsageError("a raw prompt has no system message", name="NO_TEMPLATE")
+                why = "a raw prompt has none" if self.has_template else "this model has no chat template"
+                raise UsageError(f"there is no place for a system message: {why}", name="NO_TEMPLATE")
             special = options.get("parse_special", False)
             ids, used = self.tokenizer.encode(prompt, add_special=True, parse_special=special), ""
         else:
@@ -129,6 +132,8 @@ class Model:
         return ids, used
 
     def _render(self, prompt: str | Sequence[Message], options: Options) -> tuple[list[int], str]:
+        if not isinstance(prompt, str):
+            require_messages(prompt)
         if self._template is None:
             raise UsageError("this model has no chat template: give it a text to complete", name="NO_TEMPLATE")
         # The time is chosen out here, so that what renders a template knows no clock of its own.
@@ -157,6 +162,7 @@ class Model:
     @contextlib.contextmanager
     def _held(self) -> Iterator[Engine]:
         """The engine, for one answer at a time."""
+        self._require_open()  # here too: of a closed model that counts more than a stream left open
         if self._is_mine():
             raise UsageError("this model is in the middle of an answer: finish or close that stream", name="BUSY")
         with self._turn:
@@ -270,7 +276,10 @@ def _open_engine(
             raise UnsupportedModel(reason, name="UNSUPPORTED_WEIGHT_TYPE")
     # Backends know no folders of the user's. Whoever set this variable knows better.
     if not os.environ.get("KINETIC_KERNELS"):
-        os.environ["KINETIC_KERNELS"] = str(store.writable("kernels") or store.folder("kernels"))
+        folder = store.folder("kernels")
+        if store.writable("kernels") is None and progress:
+            progress(f"{folder} can't be written, so compiled kernels are kept in the temporary folder")
+        os.environ["KINETIC_KERNELS"] = str(folder)
     return Engine(
         loaded.gguf, loaded.weights, backend=BACKENDS[device], threads=threads, context=context, progress=progress
     )

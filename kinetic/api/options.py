@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
+from numbers import Real
 from typing import Any, TypedDict
 
 from kinetic.errors import UsageError
@@ -49,6 +50,7 @@ class Options(TypedDict, total=False):
 
 
 _SAMPLING_NAMES = frozenset(item.name for item in fields(Sampling))
+_NUMBERS = frozenset("temperature top_p min_p repeat_penalty frequency_penalty presence_penalty".split())
 _OPTION_NAMES = frozenset(Options.__annotations__)
 
 
@@ -56,12 +58,45 @@ def settings(options: Options) -> Sampling:
     """Sampling settings of a call. No seed, or -1, draws a fresh one here and nowhere below."""
     if unknown := sorted(set(options) - _OPTION_NAMES):
         raise UsageError(f"there is no option {', '.join(unknown)}", name="UNKNOWN_OPTION")
+    _require_types(options)
     given: dict[str, Any] = {name: value for name, value in options.items() if name in _SAMPLING_NAMES}
     if given.get("seed") in (None, -1):
         given["seed"] = secrets.randbits(64)
     bias = given.get("logit_bias", ())
     given["logit_bias"] = tuple(bias.items() if isinstance(bias, Mapping) else bias)
     return Sampling(**given)
+
+
+def _require_types(options: Options) -> None:
+    """Refuses what the arithmetic below would stumble over; ranges are kinetic.sampling's business."""
+    for name, value in options.items():
+        if name in _NUMBERS and not _is_number(value):
+            raise UsageError(f"{name} is {value!r}, but must be a number", name=f"BAD_{name.upper()}")
+    max_tokens = options.get("max_tokens", -1)
+    if not (isinstance(max_tokens, int) and -2 <= max_tokens < 2**31):
+        raise UsageError(f"max_tokens is {max_tokens}, but must be from -2 to 2^31 - 1", name="BAD_MAX_TOKENS")
+    bias: Any = options.get("logit_bias", ())
+    pairs = bias.items() if isinstance(bias, Mapping) else bias
+    is_list = isinstance(pairs, Iterable) and not isinstance(bias, str)
+    if not is_list or not all(isinstance(pair, Sequence) and len(pair) == 2 and _is_number(pair[1]) for pair in pairs):
+        raise UsageError("logit_bias must map token ids to numbers", name="BAD_LOGIT_BIAS")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def require_count(what: str, count: int, automatic: str) -> None:
+    if count < 0:
+        raise UsageError(f"{what} is {count}, but must be 0 ({automatic}) or more", name="BAD_ARGUMENTS")
+
+
+def require_messages(messages: object) -> None:
+    """Raises UsageError unless this is a conversation of one message at least."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
+        raise UsageError("a conversation is a list of one message or more; generate() takes a text", name="NO_MESSAGES")
+    if not all(isinstance(message, Mapping) for message in messages):
+        raise UsageError('each message must be like {"role": "user", "content": "..."}', name="BAD_MESSAGE")
 
 
 def stop_strings(stop: str | Sequence[str]) -> tuple[str, ...]:

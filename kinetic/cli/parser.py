@@ -29,6 +29,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raises UsageError instead of printing the usage and leaving."""
+        if message.startswith("unrecognized arguments: ") and " -" not in message:
+            message += ": a prompt of several words goes in quotes"
         raise UsageError(f"{message} (`{self.prog} --help` lists what is possible)", name="BAD_ARGUMENTS")
 
     def refuse_glued(self, words: Sequence[str]) -> None:

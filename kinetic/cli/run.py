@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kinetic.cli.parser import Subcommands
 from kinetic.cli.progress import Progress, news
 from kinetic.cli.run_options import add_options, asked_options, read_prompt
-from kinetic.errors import INTERRUPTED, FileProblem
+from kinetic.errors import INTERRUPTED, FileProblem, UsageError
 
 if TYPE_CHECKING:
     from kinetic.api import Completion, Model, Stream
@@ -39,7 +39,7 @@ def add(commands: Subcommands) -> None:
 
 def main(options: Namespace) -> int:
     prompt, asked = read_prompt(options), asked_options(options)
-    _require_writable(options.receipt)
+    _require_writable(options.receipt, options.file)
     from kinetic.api import Model
 
     with Model(
@@ -63,10 +63,12 @@ def main(options: Namespace) -> int:
         return INTERRUPTED if stream.completion.stop_reason == "interrupt" else 0
 
 
-def _require_writable(receipt: str | None) -> None:
-    """A receipt that can't be written should be known before the answer, not after."""
-    if not receipt:
+def _require_writable(receipt: str | None, prompt_file: str | None) -> None:
+    """A receipt that can't or mustn't be written there should be known before the answer, not after."""
+    if receipt is None:
         return
+    if receipt in ("", "-"):
+        raise UsageError("--receipt needs the name of a file, since standard output has the answer", name="NO_RECEIPT")
     path = Path(receipt).absolute()
     if not path.parent.is_dir():
         raise FileProblem(f"there is no folder {path.parent} for the receipt", name="NO_FOLDER")
@@ -74,6 +76,28 @@ def _require_writable(receipt: str | None) -> None:
         raise FileProblem(f"{path} is a folder: name a file for the receipt", name="IS_FOLDER")
     if not os.access(path.parent, os.W_OK):
         raise FileProblem(f"the folder {path.parent} can't be written, so the receipt can't be", name="READ_ONLY")
+    if _is_same(path, prompt_file) or _is_model(path):
+        raise UsageError(
+            f"{path} is what the answer comes from, a model or the prompt: name another file for the receipt",
+            name="RECEIPT_OVER_INPUT",
+        )
+
+
+def _is_same(path: Path, prompt_file: str | None) -> bool:
+    """Whether this is the prompt's file, under whatever name, standard input included."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        source = os.stat(prompt_file) if prompt_file not in (None, "-") else os.fstat(sys.stdin.fileno())
+        return path.is_file() and os.path.samestat(path.stat(), source)
+    return False
+
+
+def _is_model(path: Path) -> bool:
+    """Whether this is a model file or a part of one: nobody wants any model overwritten, asked or not."""
+    if not path.is_file():
+        return False
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        return file.read(4) == b"GGUF"
+    return False
 
 
 def _show(stream: Stream, bar: Progress, *, silent: bool) -> None:
@@ -116,11 +140,15 @@ def _report(options: Namespace, model: Model, answer: Completion) -> None:
         return
     stats = answer.stats
     print(
-        f"kinetic: prompt {stats.prompt_tokens} tokens{_speed(stats.prompt_speed)}, "
-        f"answer {len(answer.tokens)} tokens{_speed(stats.decode_speed)}, ended by {answer.stop_reason}\n"
+        f"kinetic: prompt {_tokens(stats.prompt_tokens)}{_speed(stats.prompt_speed)}, "
+        f"answer {_tokens(len(answer.tokens))}{_speed(stats.decode_speed)}, ended by {answer.stop_reason}\n"
         f"kinetic: seed {answer.seed}, device {model.device_name}, model {model.path.name}",
         file=sys.stderr,
     )
+
+
+def _tokens(count: int) -> str:
+    return "1 token" if count == 1 else f"{count} tokens"
 
 
 def _speed(tokens_per_second: float) -> str:

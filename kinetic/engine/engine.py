@@ -10,7 +10,6 @@ import numpy as np
 
 from kinetic import models
 from kinetic.backends import open_backend
-from kinetic.backends.control_word import default_rounding
 from kinetic.bits import F32
 from kinetic.errors import ContextOverflow, UsageError
 from kinetic.sampling import Draw, Sampler
@@ -53,8 +52,7 @@ class Engine:
         progress: Callable[[str], None] | None = None,
     ) -> None:
         """``context`` 0 is the model's own length; more than that is refused. ``progress`` gets one-line news."""
-        with default_rounding():
-            self._family = models.build(gguf, weights)
+        self._family = models.build(gguf, weights)
         device = open_backend(backend, threads=threads)
         self.context = _context(context, self._family.context_length)
         self.vocab_size = self._family.vocab_size

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from kinetic.backends.control_word import default_rounding
 from kinetic.errors import UnsupportedModel
 
 if TYPE_CHECKING:
@@ -23,5 +24,6 @@ def build(gguf: Gguf, weights: Weights) -> Family:
             f"architecture '{architecture}' is not one this build can run ({', '.join(ARCHITECTURES)})",
             name="UNKNOWN_ARCHITECTURE",
         )
-    family: Family = importlib.import_module(f"kinetic.models.{architecture}").build(gguf, weights)
+    with default_rounding():
+        family: Family = importlib.import_module(f"kinetic.models.{architecture}").build(gguf, weights)
     return family

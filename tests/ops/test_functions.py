@@ -268,7 +268,9 @@ def angles():
     frequency = np.array(frequencies(10000.0, 64))[integers(71, 0, 32, 250)]
     quarters = integers(72, 1, 600_000, 100) * (math.pi / 2)  # one of the two results is nearly zero
     whole = np.round(integers(74, 1, 600_000, 100) * (math.pi / 2))
-    return np.concatenate([position * frequency, quarters, whole, words(73, 50).astype(np.float64) * 2.0**-62, [0.0, 1e-8, 1.0]])
+    return np.concatenate(
+        [position * frequency, quarters, whole, words(73, 50).astype(np.float64) * 2.0**-62, [0.0, 1e-8, 1.0]]
+    )
 
 
 def test_sine_and_cosine_against_decimals():

@@ -7,10 +7,14 @@ digest is the engine id which a receipt records.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import ctypes
 import importlib.metadata
 import os
 import platform
+import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -73,7 +77,17 @@ def cache_folder(isa: str) -> Path:
 
 @lru_cache(maxsize=8)
 def _temporary_folder(name: str) -> Path:
-    return Path(tempfile.mkdtemp(prefix=f"kinetic-{name[:8]}-"))
+    """This user's folder below the system's temporary one, found again by later runs; else one until exit."""
+    path = Path(tempfile.gettempdir()) / f"kinetic-{os.getuid()}-{name}"
+    with contextlib.suppress(OSError):
+        path.mkdir(mode=0o700, exist_ok=True)
+        found = path.lstat()
+        # Code is loaded from there, so nobody else may own it or write to it.
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077:
+            return path
+    fresh = tempfile.mkdtemp(prefix="kinetic-")
+    atexit.register(shutil.rmtree, fresh, ignore_errors=True)
+    return Path(fresh)
 
 
 class Kernels:
