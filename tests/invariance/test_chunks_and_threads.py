@@ -10,8 +10,10 @@ import pytest
 
 from kinetic.backends.cpu.pages import Pages
 from kinetic.backends.cpu.workers import Workers
+from kinetic.loader import open_model_file
 from kinetic.types import Batch
 from tests.support.backends import assert_same
+from tests.support.tiny_models import write_tiny_gemma3
 from tests.support.whole_models import LENGTH, feed, program_of, prompt_then_decode, tokens_of
 
 CHUNKINGS = {
@@ -164,6 +166,19 @@ def test_memory_full_of_nan(tiny, monkeypatch):
 def buffers(program):
     """The memory of all activations of a program."""
     return [buffer.data for held in program._tape.keep if isinstance(held, list) for buffer in held]
+
+
+def test_a_table_of_pages_that_grows_within_a_batch(tmp_path):
+    """Past 4,096 positions a sequence's table moves to larger memory; rows before it in the batch must follow."""
+    path = write_tiny_gemma3(tmp_path / "long.gguf", layers=6, context=8192)
+    tokens = tokens_of(107, 4300)
+    with open_model_file(path) as file:
+        found = []
+        for sizes in ([4000, 300], [256], [4096, 1, 203]):
+            with program_of(file, threads=2) as program:
+                found.append(feed(program, tokens, sizes)[3990:])
+        assert_same(found[1], found[0])
+        assert_same(found[2], found[0])
 
 
 def test_a_page_that_another_sequence_used(tiny):

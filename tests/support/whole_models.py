@@ -19,6 +19,7 @@ import numpy as np
 
 from kinetic import models
 from kinetic.backends.base import Program
+from kinetic.backends.control_word import default_rounding
 from kinetic.bits import F32
 from kinetic.engine import Engine
 from kinetic.loader import LoadedFile, open_model_file
@@ -62,7 +63,8 @@ def tokens_of(stream: int, count: int = LENGTH) -> list[int]:
 
 @contextmanager
 def program_of(file: LoadedFile, backend: str = "cpu", threads: int = 1) -> Iterator[Program]:
-    family = models.build(file.gguf, file.weights)
+    with default_rounding():  # as the engine does
+        family = models.build(file.gguf, file.weights)
     with loaded(family.forward, family.attention, backend, threads) as program:
         yield program
 
