@@ -254,8 +254,8 @@ def _identical(record: Record, replayer: Replayer) -> Verdict:
     notes = []
     if frozenset(record["stop"]["end_tokens"]) != replayer.end_tokens:
         notes.append("the end tokens are not the model's own")
-    tokens_are = "token is the one" if count == 1 else "tokens are the ones"
-    sentence = f"all {count} {tokens_are} this model draws" if count != 1 else f"its 1 {tokens_are} this model draws"
+    tokens_are = "1 token is the one" if count == 1 else f"{count} tokens are the ones"
+    sentence = f"{'its' if count == 1 else 'all'} {tokens_are} this model draws"
     if is_prefix:
-        sentence = f"the run was interrupted; its {count} {tokens_are} this model draws first"
+        sentence = f"the run was interrupted; its {tokens_are} this model draws first"
     return Verdict(IDENTICAL, "IDENTICAL", "; ".join([sentence, *notes]), count, is_prefix, notes=tuple(notes))

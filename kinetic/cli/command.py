@@ -7,9 +7,11 @@ Built on argparse, because start-up time is part of the interface: it costs
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from collections.abc import Sequence
+from typing import TextIO
 
 from kinetic.cli import info, models, pull, run, verify_receipt
 from kinetic.cli.parser import Parser, Subcommands, VersionAction
@@ -39,6 +41,8 @@ exit codes:
 Give a flag and its value apart (-n 5), or as --flag=VALUE if the value begins with a dash.
 """
 
+OUTPUT_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+
 
 def build_parser() -> tuple[Parser, Subcommands]:
     """The whole command line: the parser and its sub-commands by name."""
@@ -57,10 +61,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         code = _guarded(words)
-        sys.stdout.flush()  # here, where a reader that went away can still be told from other faults
+        if sys.stdout is not None:
+            sys.stdout.flush()  # here, where a reader that went away can still be told from other faults
         return code
     except BrokenPipeError:
-        _drop_output()
+        _drop(sys.stdout)
         return BROKEN_PIPE
     except OSError as error:
         return _complain(_file_problem(error))
@@ -117,23 +122,23 @@ def _use_utf8() -> None:
 
 
 def _complain(error: KineticError) -> int:
-    with contextlib.suppress(OSError):
-        print(f"kinetic: {error}", file=sys.stderr)
+    try:
+        print(f"kinetic: {error}", file=sys.stderr, flush=True)
+    except OSError:
+        _drop(sys.stderr)
     return error.exit_code
 
 
 def _file_problem(error: OSError) -> FileProblem:
-    """What failed: standard output, if what waits there still can't be written, or else a file."""
+    """What failed: an output stream, which has no file name, or else a file."""
     reason = error.strerror or str(error)
-    try:
-        sys.stdout.flush()
-    except OSError:
-        _drop_output()
-        return FileProblem(f"standard output can't be written: {reason}", name="NO_OUTPUT")
-    return FileProblem(f"{error.filename or 'a file'} can't be used: {reason}", name="UNUSABLE")
+    _drop(sys.stdout)
+    if error.filename is None and error.errno in OUTPUT_FAULTS:
+        return FileProblem(f"the output can't be written: {reason}", name="NO_OUTPUT")
+    return FileProblem(f"{error.filename or 'something'} can't be used: {reason}", name="UNUSABLE")
 
 
-def _drop_output() -> None:
-    # Python flushes standard output once more at exit, and would complain there.
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _drop(stream: TextIO) -> None:
+    # Python flushes its streams once more at exit, and would complain there.
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

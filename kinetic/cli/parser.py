@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn, TypeAlias
 
@@ -32,6 +33,10 @@ class Parser(argparse.ArgumentParser):
         if message.startswith("unrecognized arguments: ") and " -" not in message:
             message += ": a prompt of several words goes in quotes"
         raise UsageError(f"{message} (`{self.prog} --help` lists what is possible)", name="BAD_ARGUMENTS")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        # argparse's own would hide that the help could not be written.
+        (file or sys.stderr).write(message)
 
     def refuse_glued(self, words: Sequence[str]) -> None:
         """Raises UsageError for the first word like -n5, -ngl7 or -eq, up to ``--``."""

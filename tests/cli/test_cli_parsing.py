@@ -1,15 +1,20 @@
 """The command line itself: what is understood, what is refused, and what it costs to ask."""
 
+import itertools
 import json
+import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from kinetic import errors
-from kinetic.cli import EXIT_CODES, build_parser, main
+from kinetic.cli import main
+from kinetic.cli.command import EXIT_CODES, build_parser
 from kinetic.errors import UsageError
+from tests.support.talking_model import write_talker
 
 COMMANDS = ("run", "verify-receipt", "info", "pull", "models")
 
@@ -122,9 +127,54 @@ def test_a_reader_that_goes_away_is_no_error():
         assert process.stderr.read() == b"" and process.wait() == 141
 
 
+@pytest.mark.parametrize(("redirection", "reason"), [("> /dev/full", "No space left"), (">&-", "closed")])
+def test_output_that_cannot_be_written(redirection, reason):
+    if redirection == "> /dev/full" and not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    for words, unbuffered in itertools.product(("models", "--help"), ("", "1")):
+        command = f"{sys.executable} -m kinetic {words} {redirection}"
+        environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+        done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True, env=environment, check=False)
+        assert done.returncode == 3 and one_line(done.stderr) and reason in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_standard_error_changes_no_exit_code():
+    command = f"{sys.executable} -m kinetic info nothing.gguf 2> /dev/full"
+    assert subprocess.run(command, shell=True, env={**os.environ, "PYTHONUNBUFFERED": ""}, check=False).returncode == 3
+
+
+def test_no_standard_error_is_no_error():
+    done = subprocess.run(f"{sys.executable} -m kinetic models 2>&-", shell=True, stdout=subprocess.PIPE, check=False)
+    assert done.returncode == 0 and b"kinetic pull smollm2" in done.stdout
+
+
+def test_control_c_during_imports():
+    program = """
+import builtins, sys
+real = builtins.__import__
+def interrupted(name, *rest):
+    if name.startswith("kinetic.cli.command"):
+        raise KeyboardInterrupt
+    return real(name, *rest)
+from kinetic.cli import main
+builtins.__import__ = interrupted
+sys.exit(main(["models"]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (130, b"")
+
+
+def test_a_prompt_of_several_words_needs_quotes(capsys):
+    assert main(["run", "m", "Name", "three", "rivers"]) == 2
+    assert "goes in quotes" in capsys.readouterr().err
+    assert main(["run", "m", "x", "--nothing"]) == 2
+    assert "quotes" not in capsys.readouterr().err
+
+
 def test_models(kinetic, tmp_path):
     assert "kinetic pull smollm2" in kinetic("models").stdout
-    (tmp_path / "mine.gguf").write_bytes(b"GGUF")
+    write_talker(tmp_path / "mine.gguf")
     kinetic("pull", tmp_path / "mine.gguf", "-q")
     rows = {row["name"]: row for row in json.loads(kinetic("models", "--json").stdout)}
     assert rows["mine"]["pulled"] and rows["mine"]["path"] == str(tmp_path / "home" / "models" / "mine.gguf")
@@ -133,7 +183,7 @@ def test_models(kinetic, tmp_path):
 
 
 def test_pull(kinetic, tmp_path):
-    (tmp_path / "mine.gguf").write_bytes(b"GGUF")
+    write_talker(tmp_path / "mine.gguf")
     done = kinetic("pull", tmp_path / "mine.gguf")
     assert done.stdout == f"{tmp_path / 'home' / 'models' / 'mine.gguf'}\n"
     (tmp_path / "bad.gguf").write_bytes(b"oops")

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kinetic.cli import build_parser
+from kinetic.cli.command import build_parser
 from kinetic.cli.run_options import asked_options, read_prompt
 from kinetic.errors import FileProblem, UsageError
 

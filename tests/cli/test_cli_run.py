@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from kinetic.backends.cpu import native, target
 from kinetic.cli import main
 from kinetic.cli.progress import Progress
 from kinetic.engine import Engine
@@ -150,6 +151,47 @@ def test_a_receipt_that_could_not_be_written_is_known_before_the_answer(model, c
     for path in (tmp_path / "nowhere" / "r.json", tmp_path):
         assert run(model, "x", "--receipt", path) == 3
     assert capsys.readouterr().out == ""
+
+
+def test_a_receipt_never_replaces_a_model_or_the_prompt(model, capsys, tmp_path):
+    prompt, link = tmp_path / "p.txt", tmp_path / "link"
+    prompt.write_text("x")
+    link.symlink_to(model)
+    before = model.read_bytes()
+    for words in (["x", "--receipt", model], ["x", "--receipt", link], ["-f", prompt, "--receipt", prompt]):
+        assert run(model, *words) == 2
+    for name in ("-", ""):
+        assert run(model, "x", "--receipt", name) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 5 and model.read_bytes() == before and prompt.read_text() == "x"
+
+
+def test_standard_input_as_prompt_and_receipt(model, tmp_path):
+    prompt = tmp_path / "p.txt"
+    prompt.write_text("x")
+    command = [*COMMAND, "run", str(model), "--receipt", str(prompt)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with prompt.open() as source:
+        done = subprocess.run(command, stdin=source, capture_output=True, env=environment, check=False)
+    assert done.returncode == 2 and prompt.read_text() == "x"
+
+
+def test_one_token_is_not_tokens(model, capsys, tmp_path):
+    assert run(model, "x", "-n", "1", "--receipt", tmp_path / "r.json") == 0
+    assert "answer 1 token, ended by length" in capsys.readouterr().err
+    assert main(["verify-receipt", str(tmp_path / "r.json")]) == 0
+    assert capsys.readouterr().out == "IDENTICAL: its 1 token is the one this model draws\n"
+
+
+def test_a_home_that_cannot_be_written_is_mentioned_once(model, tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("KINETIC_HOME", str(tmp_path / "file" / "home"))
+    kernels = native.cache_folder(target.choose())  # those of all tests: nothing needs to be compiled here
+    monkeypatch.setattr(native, "cache_folder", lambda isa: kernels)
+    for words, notes in ([], 1), (["-q"], 0):
+        monkeypatch.setenv("KINETIC_KERNELS", "")
+        assert run(model, "x", "--receipt", tmp_path / "r.json", *words) == 0
+        assert capsys.readouterr().err.count("can't be written") == notes
 
 
 @pytest.mark.parametrize(

