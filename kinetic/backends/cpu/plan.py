@@ -349,7 +349,7 @@ def _quantised(node: Node) -> bool:
 def _only_quantised(node: Node) -> bool:
     """Every reader is a product with a quantised weight, so only the records are needed."""
     whole = node.op != "norm" or node["weight"].shape[0] == node.width
-    return whole and all(use.op == "linear" and _quantised(use) for use in node.uses)
+    return whole and bool(node.uses) and all(use.op == "linear" and _quantised(use) for use in node.uses)
 
 
 def _fuses_into_add(node: Node) -> bool:
