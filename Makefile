@@ -17,6 +17,8 @@ export KINETIC_HOME
 comma := ,
 BIN := $(VENV)/bin
 PIP := -m pip --disable-pip-version-check install --quiet
+# Start-up time is mostly reading modules: compile them now, also where PYTHONDONTWRITEBYTECODE is set.
+COMPILE := -m compileall -q kinetic ktc receipts conformance
 PYTEST := $(BIN)/python -m pytest
 
 .PHONY: help demo test test-full check audit vectors bench clean
@@ -33,10 +35,12 @@ $(BIN)/python:
 
 $(VENV)/.base: pyproject.toml | $(BIN)/python
 	$(BIN)/python $(PIP) --editable .
+	$(BIN)/python $(COMPILE)
 	@touch $@
 
 $(VENV)/.test: pyproject.toml | $(BIN)/python
 	$(BIN)/python $(PIP) --editable '.[test]'
+	$(BIN)/python $(COMPILE)
 	@touch $(VENV)/.base $@
 
 $(AUDIT_VENV)/.audit: pyproject.toml
