@@ -204,18 +204,9 @@ def _changed(path: str | os.PathLike[str]) -> FileProblem:
 
 def hash_stream(chunks: Iterator[bytes], total: int, progress: Progress | None = None) -> Digests:
     """Digests of a stream of chunks; ``total`` is only what the progress is measured against."""
-    import hashlib
+    from ktc import digest  # Not at the top: most commands hash nothing.
 
-    from blake3 import blake3
-
-    fast, common, size = blake3(), hashlib.sha256(), 0
-    for chunk in chunks:
-        fast.update(chunk)
-        common.update(chunk)
-        size += len(chunk)
-        if progress:
-            progress(size, total)
-    return Digests(size, fast.hexdigest(), common.hexdigest())
+    return Digests(*digest.hash_stream(chunks, total, progress))
 
 
 def _stamp(stat: os.stat_result) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import FileIO
 from typing import NamedTuple
 
@@ -85,16 +85,30 @@ def _open_regular(path: str | os.PathLike[str]) -> FileIO:
 
 def _hash_open_file(file: FileIO, progress: Callable[[int, int], None] | None) -> FileDigests:
     before = os.fstat(file.fileno())
-    fast, standard = blake3(), hashlib.sha256()
-    buffer, done = bytearray(_CHUNK), 0
-    while done <= before.st_size and (count := file.readinto(buffer)):  # a file that keeps growing has an end here
-        part = memoryview(buffer)[:count]
-        fast.update(part)
-        standard.update(part)
-        done += count
-        if progress:
-            progress(done, before.st_size)
+    found = hash_stream(_chunks(file, before.st_size), before.st_size, progress)
     after = os.fstat(file.fileno())
-    if (done, after.st_size, after.st_mtime_ns) != (before.st_size, before.st_size, before.st_mtime_ns):
+    if (found.size, after.st_size, after.st_mtime_ns) != (before.st_size, before.st_size, before.st_mtime_ns):
         raise FileProblem("the file changed while it was read", name="FILE_CHANGED")
+    return found
+
+
+def _chunks(file: FileIO, size: int) -> Iterator[memoryview]:
+    """The file in pieces; one that keeps growing ends just past ``size``. Each piece is valid until the next."""
+    buffer, done = bytearray(_CHUNK), 0
+    while done <= size and (count := file.readinto(buffer)):
+        yield memoryview(buffer)[:count]
+        done += count
+
+
+def hash_stream(
+    chunks: Iterable[bytes | memoryview], total: int, progress: Callable[[int, int], None] | None = None
+) -> FileDigests:
+    """Digests of a stream of chunks; ``total`` is only what the progress is measured against."""
+    fast, standard, done = blake3(), hashlib.sha256(), 0
+    for chunk in chunks:
+        fast.update(chunk)
+        standard.update(chunk)
+        done += len(chunk)
+        if progress:
+            progress(done, total)
     return FileDigests(done, fast.hexdigest(), standard.hexdigest())

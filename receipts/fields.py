@@ -13,6 +13,7 @@ import base64
 import binascii
 import itertools
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -43,11 +44,12 @@ def exact(value: object, kind: type, path: str) -> Any:
     return value
 
 
-class Field:
+class Field(ABC):
     """A kind of value; the base class packs a value as it is."""
 
+    @abstractmethod
     def check(self, value: object, path: str) -> None:
-        raise NotImplementedError
+        """Raise Malformed, naming ``path``, unless ``value`` is of this kind."""
 
     def pack(self, value: Any) -> Value:
         return value  # type: ignore[no-any-return]

@@ -1,8 +1,8 @@
 """Finds, builds and loads the compiled kernels. A warm start loads object files and never imports Numba.
 
 The cache folder is named by a digest of every kernel source, the compiler's
-versions and the processor's features, so nothing stale can be loaded. That
-digest is the engine id which a receipt records.
+versions and the processor's features, so nothing stale can be loaded. The
+engine id which a receipt records is made from it (backends/identity.py).
 """
 
 from __future__ import annotations

@@ -153,6 +153,13 @@ class Planner:
         """The buffer of ``source`` for the node that reads it now, if nothing else will."""
         return self._buffers.pop(source) if self._pending[source] == 1 else None
 
+    def _target(self, node: Node, residual: Node | None) -> tuple[Buffer, Buffer | None]:
+        """Where ``node`` goes, and what is added to it: in place if nothing else will read the residual."""
+        if residual is None:
+            return self._float_buffer(node), None
+        taken = self._take_over(residual)
+        return (taken, taken) if taken else (self._float_buffer(node), self._buffers[residual])
+
     def _constant(self, value: float) -> int:
         """Address of a float32 constant."""
         if value not in self._constants:
@@ -217,17 +224,14 @@ class Planner:
             return  # made as records when first read
         x = self._buffers[source]
         width = node["weight"].shape[0]
-        target = owner or node
-        out = self._take_over(residual) if residual else None
-        extra = self._buffers.get(residual, out) if residual else None
-        out = out or self._float_buffer(node)
+        out, extra = self._target(node, residual)
         words = [x.address, x.stride, self._store.vector(node["weight"]), width, out.address, out.stride]
         words += [self._constant(node["eps"]), node.width // width, extra.address if extra else 0]
         rows = ("rows", node.rows)
         reads = [(x, rows)] + ([(extra, rows)] if extra else [])
         self._emit(tape.NORM, node, words, reads, [(out, rows)])
         self._done_with(source)
-        self._buffers[target] = out
+        self._buffers[owner or node] = out
 
     def _linear(self, node: Node, residual: Node | None = None, owner: Node | None = None) -> None:
         """A product; with ``residual`` added when ``owner`` is the sum of both."""
@@ -235,10 +239,7 @@ class Planner:
         packed = self._store.packed(node["weight"])
         quantised = packed.fmt.QUANTISED
         x = self._records_of(source) if quantised else self._buffers[source]
-        target = owner or node
-        out = self._take_over(residual) if residual else None
-        extra = self._buffers.get(residual, out) if residual else None
-        out = out or self._float_buffer(node)
+        out, extra = self._target(node, residual)
         bias = self._store.vector(node["bias"]) if node["bias"] is not None else 0
         size = packed.width // BLOCK if quantised else packed.width
         words = [*self._tiles(packed), address(packed.data), packed.group_bytes, packed.groups, size]
@@ -247,7 +248,7 @@ class Planner:
         reads: list[tuple[Buffer, Partition]] = [(x, None)] + ([(extra, columns)] if extra else [])
         self._emit(tape.MATMUL, node, words, reads, [(out, columns)])
         self._done_with(source)
-        self._buffers[target] = out
+        self._buffers[owner or node] = out
 
     def _add(self, node: Node) -> None:
         x, y = node.inputs
