@@ -5,6 +5,7 @@
 #   make check       style, types, import rules, sizes, the answer path, documents
 #   make audit       the tests of receipts and ktc where nothing but their three packages is installed
 #   make vectors     regenerate the committed vectors; they must not change
+#   make golden      regenerate the golden receipts, as a new draft of the arithmetic asks for
 #   make bench       benchmarks
 #   make clean       remove what was built; fetched models stay
 
@@ -21,7 +22,7 @@ PIP := -m pip --disable-pip-version-check install --quiet
 COMPILE := -m compileall -q kinetic ktc receipts conformance
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help demo test test-full check audit vectors bench clean
+.PHONY: help demo test test-full check audit vectors golden bench clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
@@ -53,15 +54,16 @@ $(AUDIT_VENV)/.audit: pyproject.toml
 demo: $(VENV)/.base
 	@tools/demo.sh $(BIN)
 
+# REQUIRE=chromium fails the tests of the report in a browser where there is none, instead of skipping them.
 test: $(VENV)/.test
 	@$(call fetch,smollm2,)
-	KINETIC_TEST_REQUIRE=$(if $(OFFLINE),,smollm2) $(PYTEST) -m 'not slow and not full'
+	KINETIC_TEST_REQUIRE=$(if $(OFFLINE),,smollm2$(comma))$(REQUIRE) $(PYTEST) -m 'not slow and not full'
 
 # Fetching gemma3-270m accepts its terms, https://ai.google.dev/gemma/terms.
 test-full: $(VENV)/.test
 	@$(call fetch,smollm2,)
 	@$(call fetch,gemma3-270m,--accept-license)
-	KINETIC_TEST_REQUIRE=$(if $(OFFLINE),,smollm2$(comma)gemma3) $(PYTEST) -m 'slow or full'
+	KINETIC_TEST_REQUIRE=$(if $(OFFLINE),,smollm2$(comma)gemma3$(comma))$(REQUIRE) $(PYTEST) -m 'slow or full'
 
 # Models already there are not fetched again. OFFLINE=1 skips the tests whose model is not there.
 fetch = $(if $(OFFLINE),:,$(BIN)/kinetic pull $(1) $(2)) \
@@ -78,10 +80,17 @@ check: $(VENV)/.test
 	exit $$status
 
 audit: $(AUDIT_VENV)/.audit
-	$(AUDIT_VENV)/bin/python -m pytest tests/audit
+	$(AUDIT_VENV)/bin/python -m pytest tests/audit receipts conformance -m 'not slow'
 
 vectors: $(VENV)/.test
 	$(BIN)/python -m tools.make_vectors
+	$(BIN)/python -m tools.make_ed25519_vectors
+	$(BIN)/python -m tools.make_receipt_vectors
+
+golden: $(VENV)/.test
+	@$(call fetch,smollm2,)
+	@$(call fetch,gemma3-270m,--accept-license)
+	$(BIN)/python -m tools.make_golden_receipts
 
 bench: $(VENV)/.test
 	@$(call fetch,smollm2,)

@@ -12,6 +12,7 @@
     |   +-- MalformedGguf
     |   +-- UnsupportedModel            well formed, but not runnable by this build
     |   +-- TemplateError
+    +-- SignatureProblem           12   a key that may not sign, or a signature that does not hold
     +-- Unverifiable               13   a check that cannot be made here
     +-- LimitExceeded              14   an input that asks for too much
 
@@ -82,6 +83,11 @@ class UnsupportedModel(Malformed):
 
 class TemplateError(Malformed):
     """A chat template that failed, or that refused the conversation."""
+
+
+class SignatureProblem(KineticError):
+    exit_code = 12
+    http_status = 403
 
 
 class Unverifiable(KineticError):

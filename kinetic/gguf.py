@@ -16,23 +16,24 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from struct import calcsize
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, overload
 
 from kinetic.errors import FileProblem, MalformedGguf
 from kinetic.gguf_parse import AGAIN, Tensor, check_padding, parse
-from kinetic.gguf_types import FILE_TYPES, PLAIN_TYPES, TYPES, Array, type_name
+from kinetic.gguf_types import FILE_TYPES, PLAIN_TYPES, TYPES, VALUES, Array, type_name
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["TYPES", "Array", "Gguf", "Shard", "Tensor", "type_name"]
+__all__ = ["TYPES", "Array", "Gguf", "Shard", "Source", "Tensor", "type_name"]
 
 _SPLIT_NAME: Final = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})\.gguf", re.DOTALL)
 _SPLIT_KEYS: Final = ("split.no", "split.count", "split.tensors.count")
@@ -40,6 +41,9 @@ _OWN_KEYS: Final = frozenset({"split.no", "general.alignment"})
 """Keys that may differ between the files of one split model."""
 _GUESSED: Final = 1024
 """Flag in ``general.file_type``: guessed by a program, not declared by the file's maker."""
+HEADER_BYTES: Final = 24
+"""Before the first key: magic, version and two counts."""
+_SIZES: Final = {name: calcsize(f"<{layout}") for name, layout in VALUES.values() if layout}
 _MOST_NAMED: Final = 8
 """Missing files listed in a message."""
 _REQUIRED: Any = object()
@@ -112,7 +116,8 @@ class Gguf:
     def data(self, name: str) -> NDArray[np.uint8]:
         """The bytes of one tensor: uint8 [nbytes], read-only, a view of the map.
 
-        Raises MalformedGguf: MISSING_TENSOR, UNKNOWN_TENSOR_TYPE.
+        Raises MalformedGguf: MISSING_TENSOR, UNKNOWN_TENSOR_TYPE; and Malformed where they are
+        found to be damaged (see ``Source.touch``).
         """
         import numpy as np  # Not at the top: listing a file's contents needs no numpy.
 
@@ -123,19 +128,20 @@ class Gguf:
         if tensor.nbytes < 0:
             problem = f"tensor {name!r} is stored as {type_name(tensor.ggml_type)}, which this build cannot read"
             raise shard.bad("UNKNOWN_TENSOR_TYPE", problem, "use a file with other weights or a newer build")
-        return np.frombuffer(shard.buffer, np.uint8, tensor.nbytes, tensor.offset)
+        shard.source.touch(tensor.offset, tensor.nbytes)
+        return np.frombuffer(shard.source.buffer, np.uint8, tensor.nbytes, tensor.offset)
 
     # -- files
 
     @property
     def size(self) -> int:
         """Bytes of all files together."""
-        return sum(shard.status.st_size for shard in self.shards)
+        return sum(shard.size for shard in self.shards)
 
     def check_unchanged(self) -> None:
         """Raises FileProblem FILE_CHANGED if a file was written to since it was opened."""
         for shard in self.shards:
-            shard.check_unchanged()
+            shard.source.check_unchanged()
 
     def close(self) -> None:
         """Give up the files. Arrays and views in use stay valid; each map goes with its last view."""
@@ -148,11 +154,73 @@ class Gguf:
         self.close()
 
 
+class Source(Protocol):
+    """Where the bytes of one GGUF file come from: a file of its own, or part of another (kinetic.loader)."""
+
+    path: Path
+    """Of the file on the disk."""
+    status: os.stat_result
+    """Of that file, at opening."""
+    buffer: memoryview
+    """The GGUF file's bytes, read-only, a view of a map."""
+
+    def touch(self, offset: int, length: int) -> None:
+        """Called before these bytes are used for the first time. Raises Malformed if they are not what they were."""
+
+    def check_unchanged(self) -> None:
+        """Raises FileProblem FILE_CHANGED if the file was written to since it was opened."""
+
+    def close(self) -> None: ...
+
+
 class Shard:
-    """One mapped file: ``path``, ``status`` (fstat at opening), ``buffer`` (all its bytes) and ``header``."""
+    """One GGUF file: ``path``, ``source``, ``size`` in bytes and ``header``."""
+
+    def __init__(self, place: Path | Source) -> None:
+        """Opens the file, or reads from a source, which stays the caller's until this is whole.
+
+        Raises FileProblem or MalformedGguf.
+        """
+        source: Source = MappedFile(place) if isinstance(place, Path) else place
+        self.source, self.path, self.size = source, source.path, len(source.buffer)
+        try:
+            self.header = parse(source.buffer, source.path.name)
+            self._check_padding()
+        except BaseException:
+            if source is not place:
+                source.close()
+            raise
+
+    def _check_padding(self) -> None:
+        """A few bytes from all over the file. As plain page faults each would read megabytes ahead:
+        on a file of 16 GB not yet in memory that was 10 s instead of 0.3 s."""
+        mapped = self.source.buffer.obj
+        advise = mapped.madvise if sys.platform != "win32" and isinstance(mapped, mmap.mmap) else lambda advice: None
+        advise(getattr(mmap, "MADV_RANDOM", 0))
+        check_padding(self.source.buffer, self.path.name, self.header)
+        advise(getattr(mmap, "MADV_NORMAL", 0))
+
+    def records(self) -> Iterator[tuple[str, int, int]]:
+        """Each key, and where it begins and ends in the file: name, type and value as they stand there."""
+        end = HEADER_BYTES
+        for name, value in self.header.metadata.items():
+            begin, end = end, end + 8 + len(name.encode()) + 4 + _value_bytes(value, self.header.types[name])
+            yield name, begin, end
+
+    @property
+    def data_begin(self) -> int:
+        """Where the first tensor's data begins, or the file ends: header and keys stand before it."""
+        return min((tensor.offset for tensor in self.header.tensors), default=self.size)
+
+    def bad(self, reason: str, problem: str, advice: str = AGAIN) -> MalformedGguf:
+        return MalformedGguf(f"{self.path.name}: {problem}; {advice}", name=reason)
+
+
+class MappedFile:
+    """A file of its own as a ``Source``. Nothing in it can be checked."""
 
     def __init__(self, path: Path) -> None:
-        """Raises FileProblem or MalformedGguf."""
+        """Raises FileProblem."""
         self.path = path
         self._map: mmap.mmap | None = None
         try:
@@ -162,8 +230,6 @@ class Shard:
         try:
             self.status = os.fstat(self._file.fileno())
             self.buffer = self._map_whole()
-            self.header = parse(self.buffer, path.name)
-            self._check_padding()
         except BaseException:
             self.close()
             raise
@@ -180,17 +246,8 @@ class Shard:
             raise _file_problem(self.path, problem) from None
         return memoryview(self._map)
 
-    def _check_padding(self) -> None:
-        """A few bytes from all over the file. As plain page faults each would read megabytes ahead:
-        on a file of 16 GB not yet in memory that was 10 s instead of 0.3 s."""
-        if sys.platform != "win32" and self._map is not None:
-            self._map.madvise(mmap.MADV_RANDOM)
-        check_padding(self.buffer, self.path.name, self.header)
-        if sys.platform != "win32" and self._map is not None:
-            self._map.madvise(mmap.MADV_NORMAL)
-
-    def bad(self, reason: str, problem: str, advice: str = AGAIN) -> MalformedGguf:
-        return MalformedGguf(f"{self.path.name}: {problem}; {advice}", name=reason)
+    def touch(self, offset: int, length: int) -> None:
+        """Nothing says what the bytes should be."""
 
     def check_unchanged(self) -> None:
         now, then = os.fstat(self._file.fileno()), self.status
@@ -203,6 +260,13 @@ class Shard:
             with suppress(BufferError):  # A view is alive and keeps the map.
                 self.buffer.release()
                 self._map.close()
+
+
+def _value_bytes(value: Any, kind: str) -> int:
+    """Bytes that a value takes in the file, its type not counted."""
+    if isinstance(value, Array):
+        return 4 + 8 + value._content.nbytes
+    return 8 + len(value.encode()) if kind == "STRING" else _SIZES[kind]
 
 
 def _open_at_once(path: str, flags: int) -> int:
@@ -221,7 +285,7 @@ def _file_problem(path: Path, problem: Exception) -> FileProblem:
 
 def _close_all(shards: Iterable[Shard]) -> None:
     for shard in shards:
-        shard.close()
+        shard.source.close()
 
 
 # -- split models

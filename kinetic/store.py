@@ -11,8 +11,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ FOLDERS = {
     "packs": "cache",
     "prefixes": "cache",
     "digests": "cache",
+    "audits": "cache",
     "keys": "config",
     "trust": "config",
 }
@@ -37,11 +39,19 @@ XDG = {
 CHUNK = 4 << 20
 """Bytes hashed at a time: large enough to hide the call, small enough for a smooth progress bar."""
 
+BUNDLE_MAGIC = b"\x89KTC\r\n\x1a\n"
+"""How a bundle begins (FORMAT.md); here too, because to see that a file is none nothing should be loaded."""
+
+MODEL_SUFFIXES = (".gguf", ".ktc")
+
 RACY_NS = 2_000_000_000
 """A file changed this recently could change again within one clock tick, so its digest isn't kept."""
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all)."""
+
+Part = tuple[int, int]
+"""Offset and length of part of a file, in bytes."""
 
 
 def folder(kind: str) -> Path:
@@ -96,19 +106,34 @@ def catalog() -> dict[str, dict[str, Any]]:
 
 
 def pulled() -> list[StoredModel]:
-    """Models in the models folder, sorted by name. Of a split model the first file stands for all."""
+    """Models in the models folder, sorted by name. Of a split model the first file stands for all.
+
+    A bundle goes by its whole file name, since a model file may be called the same but for the end.
+    """
     names = {entry["file"]: name for name, entry in catalog().items()}
     found = []
-    for path in _gguf_files():
-        if "-of-" in path.stem and not _is_first_split(path):
+    for path in _model_files():
+        if path.suffix == ".gguf" and "-of-" in path.stem and not _is_first_split(path):
             continue
-        found.append(StoredModel(names.get(path.name, path.stem), path, path.stat().st_size))
+        name = names.get(path.name, path.stem) if path.suffix == ".gguf" else path.name
+        found.append(StoredModel(name, path, path.stat().st_size))
     return sorted(found, key=lambda model: model.name)
 
 
-def _gguf_files() -> Iterator[Path]:
+def _model_files() -> Iterator[Path]:
     with contextlib.suppress(OSError):
-        yield from (path for path in folder("models").iterdir() if path.suffix == ".gguf" and path.is_file())
+        yield from (path for path in folder("models").iterdir() if path.suffix in MODEL_SUFFIXES and path.is_file())
+
+
+def is_bundle(path: str | os.PathLike[str]) -> bool:
+    """Whether a file begins as a bundle, whatever its name; False if it can't be read. A pipe is not waited for."""
+    with contextlib.suppress(OSError, ValueError):
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        try:
+            return stat.S_ISREG(os.fstat(handle).st_mode) and os.read(handle, len(BUNDLE_MAGIC)) == BUNDLE_MAGIC
+        finally:
+            os.close(handle)
+    return False
 
 
 def _is_first_split(path: Path) -> bool:
@@ -126,20 +151,20 @@ def resolve(model: str | os.PathLike[str]) -> Path:
     if path.is_file():
         return path
     if path.is_dir() and path.name != text:
-        raise FileProblem(f"{text} is a folder: name the .gguf file in it", name="IS_FOLDER")
+        raise FileProblem(f"{text} is a folder: name the model file in it", name="IS_FOLDER")
     entry = catalog().get(text)
     if path.name == text:
         stored = folder("models") / (entry["file"] if entry else text)
-        for candidate in (stored, stored.with_name(stored.name + ".gguf")):
+        for candidate in (stored, *(stored.with_name(stored.name + suffix) for suffix in MODEL_SUFFIXES)):
             if candidate.is_file():
                 return candidate
     if entry:
         raise FileProblem(f"{text} is not on this machine yet: run `kinetic pull {text}`", name="NOT_PULLED")
-    if path.name != text or path.suffix == ".gguf":
+    if path.name != text or path.suffix in MODEL_SUFFIXES:
         raise FileProblem(f"there is no file {text}", name="NO_FILE")
     raise FileProblem(
         f"there is no model called {text}{did_you_mean(text)}: `kinetic models` lists the names,"
-        " and a path to a .gguf file works too",
+        " and a path to a .gguf or .ktc file works too",
         name="NO_MODEL",
     )
 
@@ -171,58 +196,89 @@ def digests(
     rehash: bool = False,
     progress: Progress | None = None,
     opened: os.stat_result | None = None,
+    handle: int | None = None,
+    part: Part | None = None,
 ) -> Digests:
-    """Size, BLAKE3 and sha256 of a file, from the cache if the file is untouched since.
+    """Size, BLAKE3 and sha256 of a file or of a ``part``, from the cache if the file is untouched since.
 
     Making a receipt may use the cache; verifying passes ``rehash``. With
-    ``opened``, the file must still be the one that had this status. Raises
-    FileProblem if it isn't, can't be read, or changes while it is read.
+    ``opened``, the file must still be the one that had this status; with
+    ``handle`` it isn't opened again by its path. Raises FileProblem if it isn't,
+    can't be read, or changes while it is read.
     """
     try:
-        with open(path, "rb") as file:
+        with open(path if handle is None else os.dup(handle), "rb") as file:
             before = os.fstat(file.fileno())
             if opened and _stamp(opened) != _stamp(before):
                 raise _changed(path)
-            known = None if rehash else _recall(before)
+            known = None if rehash else _recall(_stamp(before, part))
             if known is not None:
                 return known
             started = time.time_ns()
-            result = hash_stream(iter(lambda: file.read(CHUNK), b""), before.st_size, progress)
+            offset, length = part or (0, before.st_size)
+            result = hash_stream(_pieces(path, file.fileno(), offset, length), length, progress)
             after = os.fstat(file.fileno())
     except OSError as error:
         raise FileProblem(f"{path} can't be read: {error.strerror}", name="UNREADABLE") from error
-    if _stamp(before) != _stamp(after) or result.size != after.st_size:
+    if _stamp(before) != _stamp(after) or result.size != length:
         raise _changed(path)
     is_settled = started - max(after.st_mtime_ns, after.st_ctime_ns) > RACY_NS
-    _remember(after, result, os.path.abspath(path), is_settled)
+    _remember(_stamp(after, part), result, os.path.abspath(path), is_settled)
     return result
+
+
+def require_untouched(path: str | os.PathLike[str], opened: os.stat_result) -> None:
+    """Raises FileProblem unless the file there is the one that had this status, and nothing was done to it since.
+
+    The time of change tells, too: unlike that of writing, no program can set it back.
+    """
+    try:
+        now = os.stat(path)
+    except OSError as error:
+        raise _changed(path) from error
+    if _stamp(now) != _stamp(opened):
+        raise _changed(path)
+
+
+def _pieces(path: str | os.PathLike[str], handle: int, offset: int, length: int) -> Iterator[memoryview]:
+    """Part of an open file, read where it stands: the handle's own position is left alone."""
+    from ktc import errors, passes  # Not at the top: most commands hash nothing.
+
+    try:
+        yield from passes.pieces(handle, offset, length)
+    except errors.FileProblem as error:
+        raise FileProblem(f"{path} can't be read: {error}", name=error.name) from error
 
 
 def _changed(path: str | os.PathLike[str]) -> FileProblem:
     return FileProblem(f"{path} was changed while it was in use: try again", name="FILE_CHANGED")
 
 
-def hash_stream(chunks: Iterator[bytes], total: int, progress: Progress | None = None) -> Digests:
+def hash_stream(chunks: Iterable[bytes | memoryview], total: int, progress: Progress | None = None) -> Digests:
     """Digests of a stream of chunks; ``total`` is only what the progress is measured against."""
     from ktc import digest  # Not at the top: most commands hash nothing.
 
     return Digests(*digest.hash_stream(chunks, total, progress))
 
 
-def _stamp(stat: os.stat_result) -> list[int]:
-    return [stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
+def _stamp(status: os.stat_result, part: Part | None = None) -> list[int]:
+    """What must be the same for a digest to be the same."""
+    times = [status.st_mtime_ns, status.st_ctime_ns]
+    return [status.st_dev, status.st_ino, status.st_size, *times, *(part or ())]
 
 
-def _cache_file(root: Path, stat: os.stat_result) -> Path:
-    # One file per inode, so that a file edited often leaves one entry and not many.
-    return root / f"{stat.st_dev:x}-{stat.st_ino:x}.json"
+def _cache_file(root: Path, stamp: list[int]) -> Path:
+    # One file per inode and place, so that a file edited often leaves one entry and not many.
+    device, inode, _, _, _, *part = stamp
+    return root / f"{device:x}-{inode:x}{f'-{part[0]:x}' if part else ''}.json"
 
 
-def _recall(stat: os.stat_result) -> Digests | None:
-    entry = _read_entry(_cache_file(folder("digests"), stat))
-    if entry is None or entry["stamp"] != _stamp(stat):
+def _recall(stamp: list[int]) -> Digests | None:
+    entry = _read_entry(_cache_file(folder("digests"), stamp))
+    if entry is None or entry["stamp"] != stamp:
         return None
-    return Digests(stat.st_size, entry["blake3"], entry["sha256"])
+    _, _, size, _, _, *part = stamp
+    return Digests(part[1] if part else size, entry["blake3"], entry["sha256"])
 
 
 def _read_entry(path: Path) -> dict[str, Any] | None:
@@ -235,15 +291,14 @@ def _read_entry(path: Path) -> dict[str, Any] | None:
     return entry if shape == {"stamp": list, "blake3": str, "sha256": str, "path": str} else None
 
 
-def _remember(stat: os.stat_result, result: Digests, path: str, is_settled: bool) -> None:
+def _remember(stamp: list[int], result: Digests, path: str, is_settled: bool) -> None:
     """Keep where the file was, and its digests for as long as its stamp stays, if that says enough."""
     root = writable("digests")
     if root is None:
         return
-    stamp = _stamp(stat) if is_settled else []
-    entry = {"stamp": stamp, "blake3": result.blake3, "sha256": result.sha256, "path": path}
+    entry = {"stamp": stamp if is_settled else [], "blake3": result.blake3, "sha256": result.sha256, "path": path}
     with contextlib.suppress(OSError):
-        write_atomically(_cache_file(root, stat), json.dumps(entry).encode())
+        write_atomically(_cache_file(root, stamp), json.dumps(entry).encode())
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -262,15 +317,33 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def find_by_digest(wanted: Digests) -> Path | None:
-    """A file on this machine with these digests: a pulled model, or one that was hashed before.
+    """A file on this machine that is, or holds, a model with these digests: in the models folder, or hashed before.
 
-    Only a hint, since it trusts the digest cache: a verifier hashes the file again.
+    Only a hint, since it trusts the digest cache and what a bundle says of itself: a verifier hashes the model again.
     """
-    for path in (*_gguf_files(), *_remembered(wanted)):
+    for path in (*_model_files(), *_remembered(wanted)):
         with contextlib.suppress(OSError, FileProblem):
-            if path.stat().st_size == wanted.size and digests(path) == wanted:
+            if _promises(path, wanted):
                 return path
     return None
+
+
+def _promises(path: Path, wanted: Digests) -> bool:
+    if path.stat().st_size == wanted.size:
+        return digests(path) == wanted
+    return path.stat().st_size > wanted.size and is_bundle(path) and _promised(path) == wanted
+
+
+def _promised(path: Path) -> Digests | None:
+    """What a bundle's manifest says of the model in it; None if the bundle is damaged."""
+    from ktc import reader
+    from ktc.errors import KtcError
+
+    try:
+        with reader.open_bundle(path) as bundle:
+            return Digests(bundle.gguf.length, bundle.gguf.blake3, bundle.gguf.sha256)
+    except KtcError:
+        return None
 
 
 def _remembered(wanted: Digests) -> Iterator[Path]:

@@ -66,6 +66,8 @@ class Step:
     """Second best of the logits after bias and penalties, or -1."""
     gap: float
     """Difference of the two best logits of the row."""
+    commit: bytes = b""
+    """Eight bytes of a digest of the row of logits, where one was asked for (ktc.digest.logits_digest)."""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,10 @@ CHALLENGE = b"kinetic challenge v1\0"
 WITHHELD = b"kinetic withheld prompt v1\0"
 BATCH_LEAF = b"kinetic batch leaf v1\0"
 BATCH_NODE = b"kinetic batch node v1\0"
+LOGITS = b"kinetic logits v1\0"
+
+LOGITS_BYTES = 8
+"""Of a row's digest, those that a receipt keeps."""
 
 _CHUNK = 1 << 20
 """Bytes per read: large enough for BLAKE3's widest code, small enough to stay in cache for SHA-256."""
@@ -58,6 +62,16 @@ def withheld_commitment(salt: bytes, tokens: Sequence[int]) -> str:
     BLAKE3 keyed by the salt: without the salt a short prompt can't be guessed.
     """
     return blake3(WITHHELD + token_bytes(tokens), key=salt).hexdigest()
+
+
+def logits_digest(row: bytes | memoryview, salt: bytes = b"") -> bytes:
+    """First 8 bytes of the digest of a row of logits: float32, little-endian, one after the other by token id.
+
+    Where the prompt is withheld it is keyed by the prompt's ``salt`` (32 bytes), so that a
+    guessed prompt can't be confirmed by whoever has the model and the receipt alone.
+    """
+    hasher = blake3(LOGITS, key=salt) if salt else blake3(LOGITS)
+    return hasher.update(row).digest(length=LOGITS_BYTES)
 
 
 def file_digests(path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> FileDigests:

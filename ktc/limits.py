@@ -47,3 +47,23 @@ MAX_EXTENSION_BYTES = 65_536
 MAX_SIGNATURES = 64
 MAX_SIGNATURE_BYTES = 1_024
 """Bytes of one key or signature, before its length is checked against Ed25519's."""
+
+MAX_KEY_FILE_BYTES = 16_384
+"""Bytes of a key file: room for a long RSA key, which is then refused by its kind."""
+
+MAX_TRUST_FILE_BYTES = 65_536
+MAX_TRUST_KEYS = 256
+MAX_REVOKED = 512
+MAX_TRUST_DOTS = 2_048
+"""Dots in a trust file: TOML's reader takes time with the square of the length of ``a.b.c``."""
+
+MAX_KEY_NAME_BYTES = 128
+"""UTF-8 bytes of a key's name in a trust file."""
+
+MAX_MANIFEST_BYTES = 8 * 1024 * 1024
+"""Bytes of a bundle's manifest."""
+
+MAX_SECTIONS = 64
+MAX_PROFILES = 64
+MAX_SOURCES = 1_024
+"""Files that a bundle was joined from; files that its weights were derived from."""

@@ -3,6 +3,7 @@
 RFC 8032 leaves room for keys and signatures that some libraries take and
 others refuse. The checks here leave none: S below the group order, A and R
 canonical points of the prime-order group; only then the library decides.
+PyNaCl is imported where a curve is needed: it takes longer than all the rest.
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from blake3 import blake3
-from nacl import bindings
-from nacl.exceptions import BadSignatureError
 
 from ktc.errors import SignatureProblem, Unverifiable
 
@@ -32,6 +31,8 @@ def key_pair(seed: bytes) -> KeyPair:
     """The pair of a secret seed of 32 random bytes."""
     if len(seed) != SEED_BYTES:
         raise SignatureProblem(f"a secret key has {SEED_BYTES} bytes, not {len(seed)}", name="BAD_KEY")
+    from nacl import bindings
+
     public, _ = bindings.crypto_sign_seed_keypair(seed)
     return KeyPair(seed, public)
 
@@ -49,19 +50,33 @@ def pae(payload_type: str, payload: bytes) -> bytes:
 
 def sign(pair: KeyPair, payload_type: str, payload: bytes) -> bytes:
     """Signature, 64 bytes. A public key that is not the seed's is refused: signing with it leaks the seed."""
+    return sign_bytes(pair, pae(payload_type, payload))
+
+
+def sign_bytes(pair: KeyPair, message: bytes) -> bytes:
+    """The same over plain bytes, for formats that have an encoding of their own for what is signed."""
+    from nacl import bindings
+
     public, secret = bindings.crypto_sign_seed_keypair(pair.seed)
     if public != pair.public:
         raise SignatureProblem("the public key does not belong to the secret key", name="KEY_MISMATCH")
-    message = pae(payload_type, payload)
     return bindings.crypto_sign(message, secret)[:SIGNATURE_BYTES]
 
 
 def verify(public: bytes, payload_type: str, payload: bytes, signature: bytes) -> None:
     """Return if the signature holds; raise SignatureProblem otherwise."""
+    verify_bytes(public, pae(payload_type, payload), signature)
+
+
+def verify_bytes(public: bytes, message: bytes, signature: bytes) -> None:
+    """The same for a signature over plain bytes."""
+    from nacl import bindings
+    from nacl.exceptions import BadSignatureError
+
     require_key(public)
     _require_signature_form(signature)
     try:
-        bindings.crypto_sign_open(signature + pae(payload_type, payload), public)
+        bindings.crypto_sign_open(signature + message, public)
     except BadSignatureError:
         raise SignatureProblem("the signature does not match what was signed", name="BAD_SIGNATURE") from None
 
@@ -84,6 +99,8 @@ def _require_signature_form(signature: bytes) -> None:
 
 
 def _is_valid_point(point: bytes) -> bool:
+    from nacl import bindings
+
     if not bindings.has_crypto_core_ed25519:
         raise Unverifiable("this build of PyNaCl cannot check points of the curve", name="NO_ED25519")
     return bool(bindings.crypto_core_ed25519_is_valid_point(point))

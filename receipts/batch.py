@@ -27,10 +27,11 @@ def leaf(record: Record) -> bytes:
 def with_parents(records: Sequence[Record]) -> list[Record]:
     """The same receipts, each with its place in the tree of them all."""
     leaves = [leaf(record) for record in records]
-    root = _root(_tree(leaves), len(leaves)).hex()
+    top, paths = _tree(leaves)
+    root = _root(top, len(leaves)).hex()
     return [
-        record | {"parent": {"root": root, "count": len(leaves), "index": index, "path": _path(leaves, index)}}
-        for index, record in enumerate(records)
+        record | {"parent": {"root": root, "count": len(leaves), "index": index, "path": path}}
+        for index, (record, path) in enumerate(zip(records, paths, strict=True))
     ]
 
 
@@ -62,21 +63,18 @@ def _split(count: int) -> int:
     return 1 << (count - 1).bit_length() - 1
 
 
-def _tree(leaves: Sequence[bytes]) -> bytes:
+def _tree(leaves: Sequence[bytes]) -> tuple[bytes, list[list[str]]]:
+    """Top of the tree, and for each leaf its sibling digests from the leaf upwards."""
     if len(leaves) == 1:
-        return leaves[0]
+        return leaves[0], [[]]
     middle = _split(len(leaves))
-    return _node(_tree(leaves[:middle]), _tree(leaves[middle:]))
-
-
-def _path(leaves: Sequence[bytes], index: int) -> list[str]:
-    """Sibling digests from the leaf upwards."""
-    if len(leaves) == 1:
-        return []
-    middle = _split(len(leaves))
-    if index < middle:
-        return [*_path(leaves[:middle], index), _tree(leaves[middle:]).hex()]
-    return [*_path(leaves[middle:], index - middle), _tree(leaves[:middle]).hex()]
+    left, left_paths = _tree(leaves[:middle])
+    right, right_paths = _tree(leaves[middle:])
+    for path in left_paths:
+        path.append(right.hex())
+    for path in right_paths:
+        path.append(left.hex())
+    return _node(left, right), [*left_paths, *right_paths]
 
 
 def _climb(start: bytes, index: int, count: int, path: list[bytes]) -> bytes | None:

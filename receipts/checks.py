@@ -1,17 +1,24 @@
-"""What a receipt must agree with itself about, beyond the form of each field (steps 6, 7 and 11 of FORMAT.md).
+"""What a receipt must agree with itself about, beyond the form of each field (steps 6, 7, 12 and 13 of FORMAT.md).
 
 Two groups, for a reason: the question must agree before anything is rerun, but
-the answer's own redundancy (its digest, the stop reason) is judged after the
-rerun, which can say *which* token was changed.
+the answer's own redundancy (its digest, the stop reason, the text) is judged
+after the rerun, which can say *which* token was changed.
 """
 
 from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Callable, Sequence
 
 from ktc.digest import token_digest
 from ktc.errors import Malformed, Unverifiable
 from receipts.batch import check_parent
 from receipts.identity import challenge_seed
 from receipts.schema import Record, check_form
+
+Decode = Callable[[Sequence[int]], bytes]
+"""Bytes of output tokens as they continue the prompt; control tokens give none."""
 
 KNOWN_EXTENSIONS: frozenset[str] = frozenset()
 """Critical extensions this version understands."""
@@ -28,8 +35,16 @@ def check_record(record: object) -> Record:
     return checked
 
 
+def parse_challenge(text: str) -> str:
+    """A challenge as a receipt has it: lower-case hex of 16 to 64 bytes. Raises Malformed."""
+    hexadecimal = text.lower()
+    if not re.fullmatch("(?:[0-9a-f]{2}){16,64}", hexadecimal):
+        raise Malformed("a challenge is 16 to 64 bytes in hex, 32 to 128 digits", name="CHALLENGE")
+    return hexadecimal
+
+
 def check_answer(record: Record) -> None:
-    """Raise Malformed if output, digest, stop reason, text and limits contradict each other."""
+    """Raise Malformed if output, digest, stop reason, text and limits contradict each other (step 12)."""
     output = record["output"]
     if token_digest(output["tokens"]) != output["digest"]:
         raise Malformed("receipt.output.digest is not the digest of the output tokens", name="OUTPUT_DIGEST")
@@ -39,6 +54,28 @@ def check_answer(record: Record) -> None:
     for stop in record["stop"]["strings"]:
         if stop in record["text"]:
             raise Malformed("receipt.text goes on past a stop string", name="STOP_STRING")
+
+
+def output_text(record: Record, decode: Decode) -> str:
+    """The text that the output tokens give: what ``text`` must be.
+
+    The end token is no text. Bytes that are no UTF-8 become U+FFFD. The text is
+    cut before the stop string that is complete first.
+    """
+    text = decode(_spoken(record)).decode("utf-8", errors="replace")
+    return text[: _stop_position(text, record["stop"]["strings"])]
+
+
+def check_text(record: Record, decode: Decode) -> None:
+    """Raise Malformed unless text and stop string are what the output tokens give (step 13 of FORMAT.md)."""
+    if output_text(record, decode) != record["text"]:
+        raise Malformed("receipt.text is not the text of the output tokens", name="TEXT")
+    strings, reason = record["stop"]["strings"], record["stop"]["reason"]
+    spoken = _spoken(record)
+    if (reason == "stop") != _stops(decode(spoken), strings):
+        raise Malformed(f"the stop reason is '{reason}', and the text says otherwise", name="STOP_REASON")
+    if reason == "stop" and _stops(decode(spoken[:-1]), strings):
+        raise Malformed("tokens follow the one that completed a stop string", name="STOP_REASON")
 
 
 def _check_model(record: Record) -> None:
@@ -101,3 +138,24 @@ def _check_context(record: Record) -> None:
 
 def _at_odds(why: str) -> Malformed:
     return Malformed(f"receipt.stop is at odds with the output: {why}", name="STOP_REASON")
+
+
+def _spoken(record: Record) -> list[int]:
+    """Output tokens that make text: all but the end token."""
+    tokens: list[int] = record["output"]["tokens"]
+    return tokens[:-1] if record["stop"]["reason"] == "end" else tokens
+
+
+def _stops(data: bytes, strings: Sequence[str]) -> bool:
+    """Whether a stream of these bytes has shown a stop string; a character cut in half is not shown yet."""
+    text = codecs.getincrementaldecoder("utf-8")("replace").decode(data)
+    return _stop_position(text, strings) < len(text)
+
+
+def _stop_position(text: str, strings: Sequence[str]) -> int:
+    """Where the stop string begins that is complete first, of several at once the longest; or the text's length.
+
+    "Complete first" is what a reader of the stream sees, however the text was cut into tokens.
+    """
+    ends = [(at + len(string), at) for string in strings if (at := text.find(string)) >= 0]
+    return min(ends, default=(len(text), len(text)))[1]

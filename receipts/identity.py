@@ -31,10 +31,11 @@ def challenge_seed(record: Record) -> str:
     """The seed that ``record['challenge']`` and the rest of the question give, as decimal text.
 
     First 8 bytes, little-endian, of the digest over one byte of length, the
-    challenge, and the question without its seed.
+    challenge, and the question without its seed and without
+    ``overrides.context``, which is known only when the answer has ended.
     """
     question = _question(record)
-    del question["sampling"]["seed"]
+    del question["sampling"]["seed"], question["overrides"]["context"]
     challenge = bytes.fromhex(record["challenge"])
     head = bytes([len(challenge)]) + challenge
     return str(int.from_bytes(digest.digest(digest.CHALLENGE, head, canonical.encode(question))[:8], "little"))

@@ -1,4 +1,4 @@
-"""Signatures on receipts: Ed25519 over the PAE of the canonical CBOR (step 8 of FORMAT.md).
+"""Signatures on receipts: Ed25519 over the PAE of the canonical CBOR (steps 8 and 9 of FORMAT.md).
 
 A signature entry carries its public key, so that it can be checked for
 consistency by itself. A key found there is never trusted for that: whoever
@@ -7,15 +7,22 @@ changed the receipt can sign it anew with a key of their own.
 
 from __future__ import annotations
 
+import os
 from base64 import b64decode
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ktc.errors import SignatureProblem
 from receipts.identity import canonical_bytes
 from receipts.schema import SIGNATURE, Record
 
+if TYPE_CHECKING:
+    from ktc.trust import Standing, Trust
+
 PAYLOAD_TYPE = "application/vnd.kinetic.receipt+cbor"
 ALGORITHM = "ed25519"
+SCOPE = "receipt"
+"""What a key must be trusted for."""
 
 
 def sign_record(record: Record, seed: bytes) -> dict[str, str]:
@@ -44,3 +51,39 @@ def check_signatures(record: Record, entries: Sequence[dict[str, str]]) -> list[
     if len(set(signers)) != len(signers):
         raise SignatureProblem("one key signed twice, and counts once", name="REPEATED_KEY")
     return signers
+
+
+def judge_signatures(record: Record, entries: Sequence[dict[str, str]], trust: Trust | None, at: int) -> Standing:
+    """What the signatures are worth to whoever trusts these keys at this time (seconds since 1970).
+
+    Raises SignatureProblem if one does not hold, whoever made it (step 8), and
+    where trust is asked for and missing (step 9).
+    """
+    return judge_signers(check_signatures(record, entries), trust, at)
+
+
+def judge_signers(signers: Sequence[str], trust: Trust | None, at: int) -> Standing:
+    """The second half of ``judge_signatures``: of key ids whose signatures hold."""
+    from ktc.trust import judge
+
+    return judge(trust, SCOPE, signers, at)
+
+
+def read_trusted(key_files: Sequence[str], trust_file: str | None) -> Trust | None:
+    """Whom the files named on a command line trust; None if there are none. Raises any KtcError.
+
+    A key goes by the name of its file, ``alice.pub`` by ``alice``.
+    """
+    from ktc import trust
+
+    if trust_file is not None:
+        return trust.read_trust(trust_file)
+    if not key_files:
+        return None
+    from ktc.keys import read_public_key
+
+    keys: dict[str, bytes] = {}
+    for path in key_files:
+        name = os.path.basename(path).removesuffix(".pub") or path
+        keys[path if name in keys else name] = read_public_key(path)
+    return trust.pinned(keys, SCOPE)

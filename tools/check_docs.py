@@ -19,6 +19,9 @@ from pathlib import Path
 
 from tools.source import Finding, run
 
+GROUPS = ("receipt", "export")
+"""Commands that have sub-commands."""
+
 HELP_BLOCK = re.compile(r"(<!-- kinetic --help -->\n```text\n)(.*?)(```\n)", re.DOTALL)
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHELL = ("sh", "bash", "console", "shell")
@@ -47,7 +50,8 @@ def _readme_commands(readme: str) -> Iterator[Finding]:
         if words[1].startswith("-"):
             name, shown = "", help_text()
         else:
-            name, shown = words[1], help_text(words[1])
+            name = " ".join(words[1:3] if words[1] in GROUPS else words[1:2])
+            shown = help_text(*name.split())
         if not shown:
             yield Finding("README.md", line, f"there is no command 'kinetic {name}'")
             continue
@@ -75,12 +79,12 @@ def shell_commands(text: str) -> Iterator[tuple[int, str]]:
 
 
 @lru_cache
-def help_text(command: str = "") -> str:
-    """What ``kinetic [command] --help`` prints, or "" if there is no such command."""
+def help_text(*command: str) -> str:
+    """What ``kinetic [command [sub-command]] --help`` prints, or "" if there is no such command."""
     # A fixed width and no colour, so that the text is the same in every terminal.
     environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb", "PYTHONIOENCODING": "utf-8"}
     start = "import sys; sys.argv[0] = 'kinetic'; from kinetic.cli import main; sys.exit(main())"
-    arguments = [command, "--help"] if command else ["--help"]
+    arguments = [*command, "--help"]
     result = subprocess.run(
         [sys.executable, "-c", start, *arguments], capture_output=True, text=True, encoding="utf-8", env=environment
     )

@@ -18,7 +18,11 @@ from kinetic.types import Request, Sampling, Step
 
 if TYPE_CHECKING:
     from kinetic.api.model import Model
+    from kinetic.attest import Saved
     from kinetic.engine import Engine
+    from kinetic.engine.engine import Digest
+    from ktc.signature import KeyPair
+    from receipts.withhold import Opening
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,10 @@ class Completion:
     sampling: Sampling
     """The settings in force, seed included: ``**dataclasses.asdict(sampling)`` asks for the same answer."""
     stats: Stats
+    commits: tuple[bytes, ...] = field(repr=False)
+    """With ``commit_logits``: digest of the logits that each token was drawn from; else empty."""
+    _salt: bytes = field(repr=False, compare=False)
+    _decode: Callable[[Sequence[int]], bytes] = field(repr=False, compare=False)
     _make_receipt: Callable[[], dict[str, Any]] = field(repr=False, compare=False)
 
     @property
@@ -65,11 +73,43 @@ class Completion:
         """The unsigned receipt of this answer (RECEIPT in receipts.schema). Hashes the model's files if need be."""
         return self._make_receipt()
 
-    def save_receipt(self, path: str | os.PathLike[str]) -> None:
-        """Write the receipt as JSON, or as CBOR if the name ends in .cbor. Raises FileProblem."""
+    def opening(self) -> Opening | None:
+        """What shows the prompt to whoever gets it, where the receipt withholds it; else None."""
+        return self._opening(self.receipt())
+
+    def _opening(self, record: dict[str, Any]) -> Opening | None:
         from kinetic import attest
 
-        attest.save(self.receipt(), Path(path))
+        return attest.opening_of(record, self._salt, self.prompt_tokens) if self._salt else None
+
+    def save_receipt(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        sign: KeyPair | None = None,
+        opening: str | os.PathLike[str] | None = None,
+    ) -> Saved:
+        """Write the receipt as JSON, or as CBOR if the name ends in .cbor; signed with ``sign``, if given.
+
+        Where it withholds the prompt, its opening is written first: to the
+        file ``opening``, which must not exist, or by default beside the
+        receipt, ``answer.json`` to ``answer.opening.json``. Raises FileProblem,
+        SignatureProblem, Malformed, Unverifiable or LimitExceeded, and then neither file is written.
+        """
+        from kinetic import attest
+
+        if opening is not None and not self._salt:
+            raise UsageError("the receipt shows its prompt, so there is no opening to write", name="NO_OPENING")
+        record = self.receipt()
+        place = None if opening is None else Path(opening)
+        return attest.save(
+            record,
+            Path(path),
+            decode=self._decode,
+            key=sign,
+            opening=self._opening(record),
+            opening_file=place,
+        )
 
 
 @dataclass(frozen=True)
@@ -79,6 +119,11 @@ class Question:
     request: Request
     stop: tuple[str, ...]
     template_time: str
+    digest: Digest | None = field(default=None, repr=False)
+    """What is kept of each row of logits for the receipt, if anything."""
+    salt: bytes = field(default=b"", repr=False)
+    """Where there is one, the receipt withholds the prompt."""
+    challenge: str = ""
 
 
 class Stream(Iterator[str]):
@@ -126,6 +171,7 @@ class _Run:
     def __init__(self, model: Model, question: Question, on_progress: store.Progress | None) -> None:
         self.model, self.question, self.on_progress = model, question, on_progress
         self.tokens: list[int] = []
+        self.commits: list[bytes] = []
         self.shown: list[str] = []
         self.asked_to_stop = False
         self.completion: Completion | None = None
@@ -138,6 +184,8 @@ class _Run:
                 for step in steps:
                     clock.tick()
                     self.tokens.append(step.token)
+                    if self.question.digest:
+                        self.commits.append(step.commit)
                     if step.token in self.question.request.end_tokens:
                         break  # an end token is no text, whatever its piece
                     if piece := text.feed(step.token):
@@ -154,7 +202,10 @@ class _Run:
 
     def _steps(self, engine: Engine) -> Generator[Step, None, None]:
         return engine.generate(
-            self.question.request, should_stop=lambda: self.asked_to_stop, on_prompt=self.on_progress
+            self.question.request,
+            should_stop=lambda: self.asked_to_stop,
+            on_prompt=self.on_progress,
+            digest=self.question.digest,
         )
 
     def _finish(self, text: TextStream, clock: _Clock) -> str:
@@ -163,6 +214,7 @@ class _Run:
         self.completion = self.model._completion(
             self.question,
             tokens=tuple(self.tokens),
+            commits=tuple(self.commits),
             text="".join(self.shown) + tail,
             stop_reason=_stop_reason(request, self.tokens, stopped, self.model.context),
             stats=clock.stats(len(request.prompt), len(self.tokens)),

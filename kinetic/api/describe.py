@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from kinetic.errors import Malformed, UsageError
 from kinetic.gguf import TYPES, Gguf, type_name
-from kinetic.loader import open_model_file
+from kinetic.loader import LoadedBundle, LoadedFile, open_model_file
 
 if TYPE_CHECKING:
-    from kinetic.loader import LoadedFile
     from kinetic.models.family import Family
     from kinetic.text.tokenizer import Tokenizer
 
@@ -26,24 +25,41 @@ KV_BYTES = 2
 
 
 def describe(path: str | os.PathLike[str], context: int = 0) -> dict[str, Any]:
-    """Facts about a GGUF file, as plain data for JSON; what the file doesn't say is None.
+    """Facts about a model file or bundle, as plain data for JSON; what the file doesn't say is None.
 
     ``context`` is what memory is worked out for, 0 the model's own. Raises
-    FileProblem, MalformedGguf, and UsageError for a context the model can't have.
+    FileProblem, MalformedGguf, UsageError for a context the model can't have, and
+    what a bundle is refused for. Of a bundle it checks all that is shown, and no weights.
     """
-    with open_model_file(path) as loaded:
+    with open_model_file(path, check="none") as loaded:
         reasons: list[str] = []
         family, tokenizer = _try_family(loaded, reasons), _try_tokenizer(loaded.gguf, reasons)
         reasons += formats_not_built_in(loaded.gguf) if family else []
-        facts = _file(loaded.gguf) | _shape(loaded.gguf)
+        facts = {"bundle": _bundle(loaded)} | _file(loaded.gguf) | _shape(loaded.gguf)
         facts["tokenizer"] = _tokenizer(loaded.gguf, tokenizer)
         facts["template"] = _template(loaded.gguf, tokenizer, reasons)
         facts["end_tokens"] = _named(tokenizer, sorted(tokenizer.end_tokens)) if tokenizer else []
         facts["memory"] = _memory(facts, family, context)
         facts["runnable"] = not reasons
         facts["reasons"] = reasons
-        facts["warnings"] = [*loaded.gguf.warnings, *(tokenizer.warnings if tokenizer else ())]
+        odd = loaded.bundle.warnings if isinstance(loaded, LoadedBundle) else ()
+        facts["warnings"] = [*odd, *loaded.gguf.warnings, *(tokenizer.warnings if tokenizer else ())]
         return facts
+
+
+def _bundle(loaded: LoadedFile) -> dict[str, Any] | None:
+    """What the bundle around a model says, and what its signatures are worth with no key pinned."""
+    if not isinstance(loaded, LoadedBundle):
+        return None
+    bundle = loaded.bundle
+    said = {name: bundle.manifest[name] for name in ("name", "release", "file", "sources", "profiles", "derivation")}
+    return said | {
+        "manifest_digest": bundle.manifest_digest,
+        "size": bundle.status.st_size,
+        "sections": [section._asdict() for section in bundle.sections],
+        "signers": bundle.signers,
+        "signature": bundle.standing.sentence if bundle.standing else "",
+    }
 
 
 # --- can it run? ---

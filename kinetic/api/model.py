@@ -6,33 +6,51 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from kinetic import sampling, store
+from kinetic.api import profiles
 from kinetic.api.answer import Completion, Question, Stats, Stream
 from kinetic.api.describe import formats_not_built_in
-from kinetic.api.options import Message, Options, as_messages, require_count, require_messages, settings, stop_strings
+from kinetic.api.options import (
+    Message,
+    Options,
+    as_messages,
+    fresh_salt,
+    require_count,
+    require_messages,
+    settings,
+    stop_strings,
+)
 from kinetic.engine import Engine
 from kinetic.errors import ContextOverflow, KineticError, UnsupportedModel, UsageError
-from kinetic.loader import LoadedFile, open_model_file
+from kinetic.loader import Check, LoadedFile, open_model_file
 from kinetic.models import ARCHITECTURES
 from kinetic.text import load_template, load_tokenizer
 from kinetic.types import ModelIdentity, Request, Step
+
+if TYPE_CHECKING:
+    from kinetic.attest import Attested
+    from kinetic.engine.engine import Digest
 
 BACKENDS = {"cpu": "cpu", "reference": "reference"}
 """Device names to backends. ``reference`` is the slow definition of every bit."""
 
 
 class Model:
-    """A model file, ready to answer. One answer at a time; threads take turns.
+    """A model file or bundle, ready to answer. One answer at a time; threads take turns.
 
     ``model`` is a path, a name from ``kinetic models``, a pulled file's name, or
-    an open file (which this then closes). ``threads`` 0 is one per core,
-    ``context`` 0 is the model's own. ``progress`` gets news of a line, such as
-    that kernels are being compiled. Raises FileProblem, MalformedGguf,
-    UnsupportedModel or OutOfMemory.
+    an open file (which this then closes). ``threads`` 0 is as many as the
+    bundle's profile for this machine says, else one per core; ``context`` 0 is
+    the model's own. ``check`` says when a bundle's bytes are checked: "lazy",
+    when they are first used, "full", beforehand, or "none". ``progress`` gets
+    news of a line, such as that kernels are being compiled. Raises FileProblem,
+    Malformed, UnsupportedModel or OutOfMemory, and of a bundle SignatureProblem,
+    Unverifiable or LimitExceeded.
     """
 
     def __init__(
@@ -42,20 +60,24 @@ class Model:
         device: str = "cpu",
         threads: int = 0,
         context: int = 0,
+        check: Check = "lazy",
         progress: Callable[[str], None] | None = None,
     ) -> None:
         if device not in BACKENDS:
             raise UsageError(f"there is no device {device}: this build has {', '.join(BACKENDS)}", name="NO_DEVICE")
         require_count("the number of threads", threads, "one per core")
         require_count("the context size", context, "the model's own")
-        self._loaded = model if isinstance(model, LoadedFile) else open_model_file(store.resolve(model))
+        self._loaded = model if isinstance(model, LoadedFile) else _open_file(model, check, progress)
         self.path = self._loaded.gguf.paths[0]
         self.device = device
         try:
+            self._plan = profiles.plan(self._loaded.profiles, device, threads)
             metadata = self._loaded.gguf.metadata
             self.tokenizer = load_tokenizer(metadata)
             self._template = load_template(metadata, self.tokenizer)
-            self._engine = _open_engine(self._loaded, device, threads, context, progress)
+            self._engine = _open_engine(self._loaded, device, self._plan.threads, context, progress)
+            if self._plan.prompt_rows:
+                self._engine.prompt_rows = self._plan.prompt_rows
         except BaseException:
             self._loaded.close()
             raise
@@ -105,7 +127,8 @@ class Model:
                 name="PROMPT_TOO_LONG",
             )
         max_tokens = options.get("max_tokens", -1)
-        return Question(
+        salt = fresh_salt(options)
+        question = Question(
             Request(
                 prompt=tuple(ids),
                 sampling=sampling.validate(wanted, self.tokenizer.vocab_size),
@@ -115,7 +138,19 @@ class Model:
             ),
             stop=stop_strings(options.get("stop", ())),
             template_time=template_time,
+            digest=_digest(salt) if options.get("commit_logits") else None,
+            salt=salt,
+            challenge=options.get("challenge", ""),
         )
+        return self._seeded(question) if question.challenge else question
+
+    def _seeded(self, question: Question) -> Question:
+        """With the seed that the challenge gives. It depends on the model's digests, so files may be hashed here."""
+        from kinetic import attest
+
+        request = question.request
+        seed = attest.challenge_seed(self._attested(question))
+        return replace(question, request=replace(request, sampling=replace(request.sampling, seed=seed)))
 
     def _encode(self, prompt: str | Sequence[Message], options: Options) -> tuple[list[int], str]:
         """Token ids of the prompt, and the clock value that its template asked for."""
@@ -148,15 +183,20 @@ class Model:
             ids = [self.tokenizer.bos, *ids]  # exactly one, whether or not the template writes it
         return ids, rendered.clock_used or ""
 
-    def replay(self, record: Mapping[str, Any], on_progress: store.Progress | None = None) -> Iterator[Step]:
+    def replay(
+        self, record: Mapping[str, Any], on_progress: store.Progress | None = None, *, salt: bytes | None = None
+    ) -> Iterator[Step]:
         """For each output position of a receipt, the token that this model draws there, given what stands before.
 
-        ``on_progress`` is told (tokens done, in all), those of the prompt included.
+        ``on_progress`` is told (tokens done, in all), those of the prompt
+        included. Where the receipt commits to logits the steps do too; of a
+        prompt that was withheld, that takes the opening's ``salt``.
         """
         from kinetic import attest
 
         request, output = attest.question_of(record), record["output"]["tokens"]
-        with self._held() as engine, contextlib.closing(engine.replay(request, output, on_progress)) as steps:
+        digest = _digest(salt or b"") if record["logit_commit"] else None
+        with self._held() as engine, contextlib.closing(engine.replay(request, output, on_progress, digest)) as steps:
             yield from steps
 
     @contextlib.contextmanager
@@ -178,28 +218,23 @@ class Model:
             raise UsageError("this model is closed", name="CLOSED")
 
     def _completion(
-        self, question: Question, *, tokens: tuple[int, ...], text: str, stop_reason: str, stats: Stats
+        self,
+        question: Question,
+        *,
+        tokens: tuple[int, ...],
+        commits: tuple[bytes, ...],
+        text: str,
+        stop_reason: str,
+        stats: Stats,
     ) -> Completion:
-        engine, finished = self._engine.identity, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        finished = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
         def make_receipt() -> dict[str, Any]:
             from kinetic import attest  # Not at the top: most answers want no receipt, and need not wait for it.
 
+            begun = self._attested(question)
             return attest.make_receipt(
-                attest.Attested(
-                    identity=self.identity,
-                    request=question.request,
-                    output=tokens,
-                    text=text,
-                    stop_reason=stop_reason,
-                    stop_strings=question.stop,
-                    context=self.context,
-                    template_time=question.template_time,
-                    engine_id=engine.engine_id,
-                    device_class=engine.device_class,
-                    device_name=engine.device_name,
-                    time=finished,
-                )
+                replace(begun, output=tokens, commits=commits, text=text, stop_reason=stop_reason, time=finished)
             )
 
         return Completion(
@@ -209,7 +244,33 @@ class Model:
             stop_reason=stop_reason,
             sampling=question.request.sampling,
             stats=stats,
+            commits=commits,
+            _salt=question.salt,
+            _decode=lambda ids: b"".join(self.tokenizer.piece(token) for token in ids),
             _make_receipt=make_receipt,
+        )
+
+    def _attested(self, question: Question) -> Attested:
+        """What a receipt says of a question that was just begun: nothing came out so far."""
+        from kinetic import attest
+
+        engine = self._engine.identity
+        return attest.Attested(
+            identity=self.identity,
+            request=question.request,
+            output=(),
+            text="",
+            stop_reason="interrupt",
+            stop_strings=question.stop,
+            context=self.context,
+            template_time=question.template_time,
+            engine_id=engine.engine_id,
+            device_class=engine.device_class,
+            device_name=engine.device_name,
+            time="",
+            challenge=question.challenge,
+            salt=question.salt,
+            bundle=self._loaded.bundle_digest,
         )
 
     # --- about the model ---
@@ -249,6 +310,16 @@ class Model:
         """What computes, in words."""
         return self._engine.identity.device_name
 
+    @property
+    def profile_note(self) -> str:
+        """What the bundle's profile for this machine decided, in a few words; "" without one."""
+        return self._plan.note
+
+    @property
+    def bundle_digest(self) -> str:
+        """Manifest digest of the bundle that the model comes from, hex; "" if it comes from none."""
+        return self._loaded.bundle_digest
+
     def close(self) -> None:
         """Give up the file and its memory. Waits for an answer that another thread is being given."""
         self._closed = True
@@ -265,6 +336,21 @@ class Model:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+
+def _digest(salt: bytes) -> Digest:
+    """Digest of a row of logits for a receipt; keyed by the salt, if there is one."""
+    from ktc.digest import logits_digest
+
+    return lambda row: logits_digest(row.astype("<f4", copy=False).view("u1").data, salt)
+
+
+def _open_file(model: str | os.PathLike[str], check: Check, progress: Callable[[str], None] | None) -> LoadedFile:
+    loaded = open_model_file(store.resolve(model), check=check)
+    if loaded.about and progress:
+        progress(f"bundle {loaded.gguf.paths[0].name}: {loaded.about}")
+    loaded.check_ahead()
+    return loaded
 
 
 def _open_engine(
@@ -291,7 +377,8 @@ def open_model(
     device: str = "cpu",
     threads: int = 0,
     context: int = 0,
+    check: Check = "lazy",
     progress: Callable[[str], None] | None = None,
 ) -> Model:
     """``Model(...)`` under the name that other layers use."""
-    return Model(model, device=device, threads=threads, context=context, progress=progress)
+    return Model(model, device=device, threads=threads, context=context, check=check, progress=progress)

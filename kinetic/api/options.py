@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
@@ -21,6 +22,7 @@ class Options(TypedDict, total=False):
 
     Sampling: see kinetic.types.Sampling. ``seed`` None or -1 draws a fresh one,
     which the completion reports. ``logit_bias`` maps token ids to what is added.
+    ``challenge``, ``commit_logits`` and ``withhold_prompt`` are about the receipt.
     """
 
     system: str
@@ -47,18 +49,30 @@ class Options(TypedDict, total=False):
     presence_penalty: float
     logit_bias: Mapping[int, float] | Sequence[tuple[int, float]]
     seed: int | None
+    challenge: str
+    """Lower-case hex of 16 to 64 bytes that somebody else chose: the seed comes from them and the question."""
+    commit_logits: bool
+    """Put a digest of the logits into the receipt for each token of the answer."""
+    withhold_prompt: bool
+    """Put a commitment into the receipt instead of the prompt, which an opening then shows."""
 
 
 _SAMPLING_NAMES = frozenset(item.name for item in fields(Sampling))
 _NUMBERS = frozenset("temperature top_p min_p repeat_penalty frequency_penalty presence_penalty".split())
 _OPTION_NAMES = frozenset(Options.__annotations__)
+_SWITCHES = ("commit_logits", "withhold_prompt")
+_CHALLENGE = re.compile(r"(?:[0-9a-f]{2}){16,64}")
 
 
 def settings(options: Options) -> Sampling:
-    """Sampling settings of a call. No seed, or -1, draws a fresh one here and nowhere below."""
+    """Sampling settings of a call. No seed, or -1, draws a fresh one here and nowhere below.
+
+    With a challenge it is only a placeholder: the seed needs the whole question.
+    """
     if unknown := sorted(set(options) - _OPTION_NAMES):
         raise UsageError(f"there is no option {', '.join(unknown)}", name="UNKNOWN_OPTION")
     _require_types(options)
+    _require_challenge(options)
     given: dict[str, Any] = {name: value for name, value in options.items() if name in _SAMPLING_NAMES}
     if given.get("seed") in (None, -1):
         given["seed"] = secrets.randbits(64)
@@ -72,6 +86,9 @@ def _require_types(options: Options) -> None:
     for name, value in options.items():
         if name in _NUMBERS and not _is_number(value):
             raise UsageError(f"{name} is {value!r}, but must be a number", name=f"BAD_{name.upper()}")
+    for name in _SWITCHES:
+        if not isinstance(options.get(name, False), bool):
+            raise UsageError(f"{name} must be True or False", name=f"BAD_{name.upper()}")
     max_tokens = options.get("max_tokens", -1)
     if not (isinstance(max_tokens, int) and -2 <= max_tokens < 2**31):
         raise UsageError(f"max_tokens is {max_tokens}, but must be from -2 to 2^31 - 1", name="BAD_MAX_TOKENS")
@@ -80,6 +97,22 @@ def _require_types(options: Options) -> None:
     is_list = isinstance(pairs, Iterable) and not isinstance(bias, str)
     if not is_list or not all(isinstance(pair, Sequence) and len(pair) == 2 and _is_number(pair[1]) for pair in pairs):
         raise UsageError("logit_bias must map token ids to numbers", name="BAD_LOGIT_BIAS")
+
+
+def _require_challenge(options: Options) -> None:
+    if "challenge" not in options:
+        return
+    challenge: object = options["challenge"]
+    if not isinstance(challenge, str) or not _CHALLENGE.fullmatch(challenge):
+        raise UsageError("a challenge is 32 to 128 lower-case hex digits, two a byte", name="BAD_CHALLENGE")
+    if options.get("seed") not in (None, -1):
+        message = "the seed comes from the challenge: leave out the seed, or the challenge"
+        raise UsageError(message, name="CHALLENGE_SEED")
+
+
+def fresh_salt(options: Options) -> bytes:
+    """As many bytes as a key of BLAKE3 has, if the prompt is to be withheld; else none."""
+    return secrets.token_bytes(32) if options.get("withhold_prompt") else b""
 
 
 def _is_number(value: object) -> bool:

@@ -1,62 +1,289 @@
-"""Rerun a receipt on this machine: find the model by its hashes, hash it again, replay, judge."""
+"""Rerun receipts on this machine: find the model by its hashes, hash it again, replay, judge.
+
+    with Checker(trust=trust) as checker:
+        for path in paths:
+            print(checker.verify(path).sentence)
+
+A model is hashed when it is opened, and stays open for the receipts that name
+the same. After each rerun its file must still have the size and the times that
+it had when it was hashed. One that was written to without that is believed: an
+answer is as good as this check, and a new ``Checker`` hashes anew.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from kinetic import store
-from kinetic.api.model import Model
-from kinetic.errors import FileProblem, KineticError, Malformed
+from kinetic.attest import FEATURES
+from kinetic.errors import FileProblem, KineticError, UsageError
 from kinetic.loader import LoadedFile, open_model_file
 from kinetic.types import PROFILE, ModelIdentity, Step
+from ktc.canonical import show
 from ktc.errors import KtcError, Unverifiable
-from receipts import encode, sign, verify
+from receipts import checks, encode, identity, sign
+from receipts import verify as rules
+from receipts.report.rows import Row
 from receipts.schema import Record
 
-FEATURES: frozenset[str] = frozenset()
-"""What this engine reruns beyond plain decoding with a float16 cache (receipts.features)."""
+if TYPE_CHECKING:
+    from kinetic.api.model import Model
+    from ktc.trust import Standing, Trust
+    from receipts.withhold import Opening
+
+Claim = tuple[tuple[int, str, str], ...]
+"""What a receipt says of its model's files: size, BLAKE3 and SHA-256 of each, in order."""
+
+
+class Examined(NamedTuple):
+    """A receipt whose form and signatures hold, before it is rerun."""
+
+    record: Record
+    standing: Standing
+
+
+class Checker:
+    """Verifies receipts one after the other. Not thread-safe; close it to give up the model it holds.
+
+    Without ``model`` the file is looked for by a receipt's digests, never by a
+    name in the receipt. It is hashed again in any case, and what was hashed is
+    what runs. ``trust`` and ``at`` (seconds since 1970, else now) judge
+    signatures; ``challenge`` (hex) must have been answered; ``opening`` shows a
+    prompt that was withheld; ``method`` and ``trail`` are those of
+    ``receipts.verify.verify``. ``on_hash`` is told bytes, ``on_rerun`` tokens
+    of prompt and output: (done, in all). ``progress`` gets news of a line.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | None = None,
+        *,
+        device: str = "cpu",
+        threads: int = 0,
+        trust: Trust | None = None,
+        at: int | None = None,
+        challenge: str | None = None,
+        opening: Opening | None = None,
+        method: str = "replay",
+        trail: bool = False,
+        on_hash: store.Progress | None = None,
+        on_rerun: store.Progress | None = None,
+        progress: Callable[[str], None] | None = None,
+    ) -> None:
+        if method not in rules.METHODS:
+            raise UsageError(f"there is no method {method}: it is {' or '.join(rules.METHODS)}", name="NO_METHOD")
+        self._trust, self._at, self._opening = trust, at, opening
+        self._challenge = None if challenge is None else _parse_challenge(challenge)
+        self.device, self.method, self.trail, self._on_rerun = device, method, trail, on_rerun
+        self._models = _Models(model, device, threads, on_hash, progress)
+
+    def verify(self, receipt: str | os.PathLike[str] | bytes) -> rules.Verdict:
+        """The verdict on one receipt file, or on its bytes; every refusal is a verdict too."""
+        try:
+            examined = self.examine(receipt)
+        except KtcError as error:
+            return rules.verdict_of(error)
+        return self.rerun(examined)
+
+    def examine(self, receipt: str | os.PathLike[str] | bytes) -> Examined:
+        """Everything but the rerun (steps 1 to 9 of FORMAT.md). Raises any KtcError."""
+        record, entries = encode.read_receipt(receipt)
+        standing = sign.judge_signatures(record, entries, self._trust, self.now())
+        if self._challenge is not None:
+            rules.require_challenge(record, self._challenge)
+        return Examined(record, standing)
+
+    def rerun(self, examined: Examined) -> rules.Verdict:
+        """The verdict of the rerun, along with what the signatures are worth."""
+        return with_standing(self.rerun_record(examined.record), examined.standing)
+
+    def rerun_record(self, record: Record) -> rules.Verdict:
+        """The verdict of the rerun alone (steps 10 to 14)."""
+        try:
+            return self._rerun(record)
+        except KtcError as error:
+            return rules.verdict_of(error)
+
+    def _rerun(self, record: Record) -> rules.Verdict:
+        opened, _ = rules.open_withheld(record, self._opening)
+        rules.require_judgeable(opened, PROFILE, FEATURES)  # costs less than hashing a model
+        model, identity = self._models.get(record)
+        replayer = _Replayer(model, identity, self._on_rerun)
+        verdict = rules.verify(record, replayer, opening=self._opening, method=self.method, trail=self.trail)
+        self._models.require_unchanged()
+        return verdict
+
+    def facts(self) -> list[tuple[str, str]]:
+        """What stands above a report: by what means it was verified."""
+        judged = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.now()))
+        return [("profile", PROFILE), ("device", self.device), ("method", self.method), ("judged at", judged)]
+
+    def now(self) -> int:
+        """When signatures are judged, in seconds since 1970."""
+        return int(time.time()) if self._at is None else self._at
+
+    def close(self) -> None:
+        self._models.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def check_file(checker: Checker, file: str) -> Row:
+    """One file's verdict as a row of a report."""
+    started = time.perf_counter()
+    try:
+        examined = checker.examine(file)
+    except KtcError as error:
+        return Row(file, rules.verdict_of(error), seconds=time.perf_counter() - started)
+    verdict = checker.rerun(examined)
+    return row_of(file, examined.record, verdict)._replace(seconds=time.perf_counter() - started)
+
+
+def row_of(file: str, record: Record, verdict: rules.Verdict) -> Row:
+    """A row about a receipt that could be read."""
+    return Row(
+        file,
+        verdict,
+        receipt_id=identity.receipt_id(record),
+        question_id=identity.question_id(record),
+        model=record["model"]["files"][0]["name"],
+        prompt_tokens=len(record["prompt"]["tokens"]),
+        output_tokens=len(record["output"]["tokens"]),
+    )
 
 
 def verify_receipt(
-    receipt: str | os.PathLike[str] | bytes,
-    model: str | os.PathLike[str] | None = None,
-    *,
-    device: str = "cpu",
-    threads: int = 0,
-    on_hash: store.Progress | None = None,
-    on_rerun: store.Progress | None = None,
-    progress: Callable[[str], None] | None = None,
-) -> verify.Verdict:
-    """The verdict on one receipt file, or on its bytes; every refusal is a verdict too.
+    receipt: str | os.PathLike[str] | bytes, model: str | os.PathLike[str] | None = None, **options: Any
+) -> rules.Verdict:
+    """The verdict on one receipt file, or on its bytes. ``options`` are those of ``Checker``."""
+    with Checker(model, **options) as checker:
+        return checker.verify(receipt)
 
-    Without ``model`` the file is looked for by the receipt's digests, never by
-    a name in the receipt. It is hashed again in any case, and what was hashed
-    is what runs. ``on_hash`` is told bytes, ``on_rerun`` tokens of prompt and
-    output: (done, in all). ``progress`` gets news of a line.
-    """
+
+def with_standing(verdict: rules.Verdict, standing: Standing) -> rules.Verdict:
+    """The verdict with what its signatures are worth, and a warning where they are worth less than was hoped."""
+    verdict = verdict._replace(signature=standing.sentence)
+    if not standing.warning:
+        return verdict
+    sentence, notes = f"{verdict.sentence}; {standing.warning}", (*verdict.notes, standing.warning)
+    return verdict._replace(sentence=sentence, notes=notes)
+
+
+def claim_of(record: Record) -> Claim:
+    """The model that a receipt names, by the digests of its files."""
+    return tuple((file["size"], file["blake3"], file["sha256"]) for file in record["model"]["files"])
+
+
+def _parse_challenge(challenge: str) -> str:
     try:
-        record, signatures = encode.read_receipt(receipt)
-        sign.check_signatures(record, signatures)
-        verify.require_judgeable(record, PROFILE, FEATURES)
-        with _model_errors(), open_model_file(_find(record, model)) as loaded:
-            identity = _hash_again(record, loaded, on_hash)
-            with Model(loaded, device=device, threads=threads, progress=progress) as opened:
-                verdict = verify.verify(record, _Replayer(opened, identity, on_rerun))
-                loaded.check_unchanged()
-                return verdict
+        return checks.parse_challenge(challenge)
     except KtcError as error:
-        return verify.verdict_of(error)
+        raise UsageError(str(error), name=error.name) from None
+
+
+class _Models:
+    """One model at a time: found, hashed, opened, and kept until a receipt names another."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None,
+        device: str,
+        threads: int,
+        on_hash: store.Progress | None,
+        progress: Callable[[str], None] | None,
+    ) -> None:
+        self._path, self._device, self._threads = path, device, threads
+        self._on_hash, self._progress = on_hash, progress
+        self._claim: Claim | None = None
+        self._refusal: Unverifiable | None = None
+        self._loaded: LoadedFile | None = None
+        self._identity: ModelIdentity | None = None
+        self._model: Model | None = None
+
+    def get(self, record: Record) -> tuple[Model, ModelIdentity]:
+        """The model of a receipt. Raises Unverifiable, for the same model always in the same words."""
+        claim = claim_of(record)
+        if claim != self._claim:
+            self._turn_to(claim)
+        if self._refusal is not None:
+            raise Unverifiable(str(self._refusal), name=self._refusal.name)
+        try:
+            return self._open(record)
+        except Unverifiable as refusal:
+            self._refusal = refusal
+            raise
+
+    def _turn_to(self, claim: Claim) -> None:
+        """Forget what was found out about another model. The one that was named by its path stays open."""
+        if self._path is None:
+            self.close()
+        self._claim, self._refusal = claim, None
+
+    def _open(self, record: Record) -> tuple[Model, ModelIdentity]:
+        with _model_errors():
+            if self._loaded is None or self._identity is None:
+                self._loaded, self._identity = self._hash(_find(record, self._path))
+            _require_same(claim_of(record), self._identity, self._loaded)
+            if self._model is None:
+                self._model = self._load(self._loaded)
+        return self._model, self._identity
+
+    def _hash(self, path: Path) -> tuple[LoadedFile, ModelIdentity]:
+        loaded = open_model_file(path)
+        try:
+            return loaded, loaded.identity(rehash=True, progress=self._on_hash)
+        except BaseException:
+            loaded.close()
+            raise
+
+    def _load(self, loaded: LoadedFile) -> Model:
+        from kinetic.api.model import Model  # Not at the top: what isn't rerun needs no NumPy.
+
+        try:
+            return Model(loaded, device=self._device, threads=self._threads, progress=self._progress)
+        except BaseException:
+            self.close()  # the file is closed already
+            raise
+
+    def require_unchanged(self) -> None:
+        """Raises Unverifiable if the file was written to since it was hashed; the next receipt then hashes it again."""
+        try:
+            with _model_errors():
+                if self._loaded is not None:
+                    self._loaded.check_unchanged()
+                    for shard in self._loaded.gguf.shards:
+                        store.require_untouched(shard.path, shard.source.status)
+        except Unverifiable:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        if self._model is not None:
+            self._model.close()
+        elif self._loaded is not None:
+            self._loaded.close()
+        self._loaded = self._identity = self._model = None
 
 
 @contextlib.contextmanager
 def _model_errors() -> Iterator[None]:
-    """A model that can't be read or run here makes the receipt unverifiable, not malformed."""
+    """A model that can't be read or run here makes the receipt unverifiable, whatever else it would be."""
     try:
         yield
-    except (FileProblem, Malformed) as error:
+    except UsageError:
+        raise
+    except KineticError as error:
         raise Unverifiable(f"the model can't be used: {error}", name=error.name) from error
 
 
@@ -69,19 +296,18 @@ def _find(record: Record, model: str | os.PathLike[str] | None) -> Path:
     first = record["model"]["files"][0]
     path = store.find_by_digest(store.Digests(first["size"], first["blake3"], first["sha256"]))
     if path is None:
-        message = f"no file here has the hashes of its model, {first['name']}: pull it, or name it with --model"
+        message = (
+            f"no file here has the hashes of its model, {show(first['name'], 80)}: pull it, or name it with --model"
+        )
         raise Unverifiable(message, name="MODEL_MISSING")
     return path
 
 
-def _hash_again(record: Record, loaded: LoadedFile, on_hash: store.Progress | None) -> ModelIdentity:
-    """The model with its digests, computed now; Unverifiable, before it is loaded, if they aren't the receipt's."""
-    identity = loaded.identity(rehash=True, progress=on_hash)
-    claimed = [(file["size"], file["blake3"], file["sha256"]) for file in record["model"]["files"]]
-    if claimed != [(file.size, file.blake3, file.sha256) for file in identity.files]:
+def _require_same(claim: Claim, identity: ModelIdentity, loaded: LoadedFile) -> None:
+    """Unverifiable, before the model is loaded, if its digests aren't those that the receipt names."""
+    if claim != tuple((file.size, file.blake3, file.sha256) for file in identity.files):
         path = loaded.gguf.paths[0]
         raise Unverifiable(f"{path} is not the file that the receipt names: its hashes differ", name="MODEL")
-    return identity
 
 
 class _Replayer:
@@ -96,14 +322,48 @@ class _Replayer:
         self.vocab_size = model.tokenizer.vocab_size
         self.end_tokens = model.tokenizer.end_tokens
 
-    def replay(self, record: Record) -> Iterator[Step]:
-        try:
-            yield from self._model.replay(record, self._on_rerun)
-        except KineticError as error:
-            raise Unverifiable(f"the rerun failed: {error}", name=error.name) from error
+    def replay(self, record: Record, salt: bytes | None = None) -> Iterator[Step]:
+        with _rerun_errors():
+            yield from self._model.replay(record, self._on_rerun, salt=salt)
+
+    def decode_again(self, record: Record, salt: bytes | None = None) -> Iterator[Step]:
+        with _rerun_errors():
+            yield from _decode_again(self._model, record, self._on_rerun, salt)
 
     def decode(self, tokens: Sequence[int]) -> bytes:
         return b"".join(self._model.tokenizer.piece(token) for token in tokens)
 
     def piece(self, token: int) -> bytes:
         return self._model.tokenizer.piece(token, special=True)
+
+
+def _decode_again(
+    model: Model, record: Record, on_progress: store.Progress | None, salt: bytes | None
+) -> Iterator[Step]:
+    """As many steps of plain decoding as the receipt has output tokens, as the question of a new answer gives them."""
+    from kinetic.api.model import _digest
+    from kinetic.attest import question_of
+
+    count, question = len(record["output"]["tokens"]), question_of(record)
+    before, total = len(question.prompt), len(question.prompt) + count
+    # Where an answer ends is judged from its tokens; here each of them must be drawn, whatever they are.
+    request = replace(question, max_tokens=count, end_tokens=frozenset())
+    digest = _digest(salt or b"") if record["logit_commit"] else None
+
+    def on_prompt(done: int, _: int) -> None:
+        if on_progress:
+            on_progress(done, total)
+
+    with model._held() as engine, contextlib.closing(engine.generate(request, None, on_prompt, digest)) as steps:
+        for done, step in enumerate(steps, start=before + 1):
+            if on_progress:
+                on_progress(done, total)
+            yield step
+
+
+@contextlib.contextmanager
+def _rerun_errors() -> Iterator[None]:
+    try:
+        yield
+    except KineticError as error:
+        raise Unverifiable(f"the rerun failed: {error}", name=error.name) from error

@@ -13,15 +13,36 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
-from kinetic.cli import info, models, pull, run, verify_receipt
+from kinetic.cli import (
+    audit,
+    export,
+    info,
+    keygen,
+    models,
+    pack,
+    pull,
+    receipt,
+    repair,
+    run,
+    sign,
+    unpack,
+    verify,
+    verify_receipt,
+)
 from kinetic.cli.parser import Parser, Subcommands, VersionAction
 from kinetic.errors import BROKEN_PIPE, INTERRUPTED, FileProblem, KineticError, OutOfMemory
 
 DESCRIPTION = "Run language models so that the same question gets the same answer, and prove it later with a receipt."
 
+COMMANDS = (
+    *(run, verify_receipt, receipt, audit, keygen),
+    *(pack, unpack, verify, sign, repair, export),
+    *(info, pull, models),
+)
+
 EXIT_CODES = """\
 exit codes:
-  0    done, or IDENTICAL
+  0    done, IDENTICAL, or INTACT
   1    internal fault
   2    wrong flags or arguments
   3    file missing or unusable, or output that can't be written
@@ -49,7 +70,7 @@ def build_parser() -> tuple[Parser, Subcommands]:
     parser = Parser("kinetic", description=DESCRIPTION, epilog=EXIT_CODES)
     parser.add_argument("--version", action=VersionAction)
     commands: Subcommands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
-    for command in (run, verify_receipt, info, pull, models):
+    for command in COMMANDS:
         command.add(commands)
     return parser, commands
 

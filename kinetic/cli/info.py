@@ -17,7 +17,7 @@ SHOWN = 60
 
 def add(commands: Subcommands) -> None:
     parser = commands.add_parser("info", help=HELP, description=HELP.capitalize() + ".")
-    parser.add_argument("file", metavar="FILE", help="a .gguf file, or a name from `kinetic models`")
+    parser.add_argument("file", metavar="FILE", help="a .gguf or .ktc file, or a name from `kinetic models`")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("-c", "--ctx-size", type=int, default=0, metavar="N", help="memory at this context size")
     parser.set_defaults(main=main)
@@ -45,6 +45,8 @@ def _rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     files, tokenizer, memory = facts["files"], facts["tokenizer"], facts["memory"]
     yield "file", Path(files[0]).name + (f" and {_counted(len(files) - 1, 'more part')}" if files[1:] else "")
     yield "size", f"{_size(facts['file_size'])}, GGUF version {facts['gguf_version']}"
+    if facts["bundle"]:
+        yield from _bundle(facts["bundle"])
     if facts["name"] is not None:
         yield "name", facts["name"]
     yield "architecture", facts["architecture"] or "not named"
@@ -68,6 +70,25 @@ def _rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield from (("", reason) for reason in facts["reasons"])
     for number, warning in enumerate(facts["warnings"]):
         yield ("" if number else "warnings"), warning
+
+
+def _bundle(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What the bundle around the model says. None of it is more than a claim of whoever signed it."""
+    yield "bundle", f"{facts['name']}, release {facts['release']}, holds {facts['file']}"
+    yield "manifest", facts["manifest_digest"]
+    yield "signature", facts["signature"]
+    leaves = sum(section["length"] // 32 for section in facts["sections"] if section["kind"] == "leaves")
+    checks = f"each of {_counted(leaves, 'leaf')} when first used" if leaves else "all of it before use"
+    yield "checks", checks.replace("leafs", "leaves")
+    for number, profile in enumerate(facts["profiles"]):
+        isa, cores = profile["isa"], _counted(profile["cores"], "core")
+        used = f"{_counted(profile['threads'], 'thread')}, {profile['prompt_rows']} rows of a prompt"
+        yield ("" if number else "profiles"), f"{profile['device']} ({isa}) with {cores}: {used}"
+    for number, source in enumerate(facts["sources"]):
+        yield ("" if number else "joined from"), f"{source['name']}, {_size(source['size'])}"
+    for derivation in facts["derivation"]:
+        made = " ".join(filter(None, (derivation["tool"], derivation["tool_version"], derivation["settings"])))
+        yield "made by", f"{made}, from {', '.join(file['name'] for file in derivation['files']) or 'nothing named'}"
 
 
 def _shape(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import sys
 import threading
 from argparse import Namespace
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinetic.cli.parser import Subcommands
 from kinetic.cli.progress import Progress, news
 from kinetic.cli.run_options import add_options, asked_options, read_prompt
-from kinetic.errors import INTERRUPTED, FileProblem, UsageError
+from kinetic.cli.run_receipt import save, wanted
+from kinetic.errors import INTERRUPTED
 
 if TYPE_CHECKING:
     from kinetic.api import Completion, Model, Stream
+    from kinetic.attest import Saved
 
 HELP = "ask a model, and keep a receipt of its answer"
 
@@ -27,7 +27,8 @@ The prompt is the PROMPT argument, -p, -f, or standard input, used as it is: a f
 newline counts, and \\n stays two characters unless -e is given. A model with a chat
 template gets it as the user's message; --raw completes the text instead. Where no seed
 is given a fresh one is drawn and shown. Ctrl-C ends the answer after the current token,
-and the receipt is still written.
+and the receipt is still written. With --withhold-prompt the receipt holds a commitment to
+the prompt; the opening, a file of its own, shows the prompt to whoever is given it.
 """
 
 
@@ -38,18 +39,21 @@ def add(commands: Subcommands) -> None:
 
 
 def main(options: Namespace) -> int:
+    keeping = wanted(options)
     prompt, asked = read_prompt(options), asked_options(options)
-    _require_writable(options.receipt, options.file)
     from kinetic.api import Model
+
+    saved = None
 
     with Model(
         options.model,
         device=options.device,
         threads=options.threads,
         context=options.ctx_size,
+        check=options.check,
         progress=None if options.quiet else news,
     ) as model:
-        if options.receipt:
+        if keeping:
             model.hash_ahead()
         with Progress("reading the prompt", quiet=options.quiet) as bar:
             stream = model.stream(prompt, on_progress=bar, **asked)
@@ -57,47 +61,10 @@ def main(options: Namespace) -> int:
                 _show(stream, bar, silent=options.json)
             finally:
                 stream.close()
-                if options.receipt and stream.is_finished:
-                    stream.completion.save_receipt(options.receipt)
-        _report(options, model, stream.completion)
+                if keeping and stream.is_finished:
+                    saved = save(stream.completion, keeping, quiet=options.quiet)
+        _report(options, model, stream.completion, saved)
         return INTERRUPTED if stream.completion.stop_reason == "interrupt" else 0
-
-
-def _require_writable(receipt: str | None, prompt_file: str | None) -> None:
-    """A receipt that can't or mustn't be written there should be known before the answer, not after."""
-    if receipt is None:
-        return
-    if receipt in ("", "-"):
-        raise UsageError("--receipt needs the name of a file, since standard output has the answer", name="NO_RECEIPT")
-    path = Path(receipt).absolute()
-    if not path.parent.is_dir():
-        raise FileProblem(f"there is no folder {path.parent} for the receipt", name="NO_FOLDER")
-    if path.is_dir():
-        raise FileProblem(f"{path} is a folder: name a file for the receipt", name="IS_FOLDER")
-    if not os.access(path.parent, os.W_OK):
-        raise FileProblem(f"the folder {path.parent} can't be written, so the receipt can't be", name="READ_ONLY")
-    if _is_same(path, prompt_file) or _is_model(path):
-        raise UsageError(
-            f"{path} is what the answer comes from, a model or the prompt: name another file for the receipt",
-            name="RECEIPT_OVER_INPUT",
-        )
-
-
-def _is_same(path: Path, prompt_file: str | None) -> bool:
-    """Whether this is the prompt's file, under whatever name, standard input included."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        source = os.stat(prompt_file) if prompt_file not in (None, "-") else os.fstat(sys.stdin.fileno())
-        return path.is_file() and os.path.samestat(path.stat(), source)
-    return False
-
-
-def _is_model(path: Path) -> bool:
-    """Whether this is a model file or a part of one: nobody wants any model overwritten, asked or not."""
-    if not path.is_file():
-        return False
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        return file.read(4) == b"GGUF"
-    return False
 
 
 def _show(stream: Stream, bar: Progress, *, silent: bool) -> None:
@@ -131,18 +98,19 @@ def _interruptible(stream: Stream) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _report(options: Namespace, model: Model, answer: Completion) -> None:
+def _report(options: Namespace, model: Model, answer: Completion, saved: Saved | None) -> None:
     if options.json:
         import json
 
-        print(json.dumps(_as_json(options, model, answer), ensure_ascii=False))
+        print(json.dumps(_as_json(options, model, answer, saved), ensure_ascii=False))
     if options.quiet:
         return
     stats = answer.stats
     print(
         f"kinetic: prompt {_tokens(stats.prompt_tokens)}{_speed(stats.prompt_speed)}, "
         f"answer {_tokens(len(answer.tokens))}{_speed(stats.decode_speed)}, ended by {answer.stop_reason}\n"
-        f"kinetic: seed {answer.seed}, device {model.device_name}, model {model.path.name}",
+        f"kinetic: seed {answer.seed}, device {model.device_name}, model {model.path.name}"
+        f"{f', {model.profile_note}' if model.profile_note else ''}",
         file=sys.stderr,
     )
 
@@ -156,7 +124,7 @@ def _speed(tokens_per_second: float) -> str:
     return f" at {tokens_per_second:.1f}/s" if tokens_per_second else ""
 
 
-def _as_json(options: Namespace, model: Model, answer: Completion) -> dict[str, Any]:
+def _as_json(options: Namespace, model: Model, answer: Completion, saved: Saved | None) -> dict[str, Any]:
     from kinetic.types import PROFILE
 
     stats = answer.stats
@@ -165,11 +133,16 @@ def _as_json(options: Namespace, model: Model, answer: Completion) -> dict[str, 
         "stop_reason": answer.stop_reason,
         "seed": str(answer.seed),
         "tokens": list(answer.tokens),
-        "prompt_tokens": list(answer.prompt_tokens),
+        # Who withholds a prompt doesn't want it in a log of answers either; the opening has it.
+        "prompt_tokens": [] if options.withhold_prompt else list(answer.prompt_tokens),
         "model": str(model.path),
         "device": model.device_name,
         "profile": PROFILE,
+        "bundle": model.bundle_digest,
         "receipt": options.receipt or "",
+        "receipt_id": saved.receipt_id if saved else "",
+        "key_id": saved.key_id if saved else "",
+        "opening": saved.opening if saved else "",
         "stats": {
             "prompt_tokens": stats.prompt_tokens,
             "prompt_seconds": round(stats.prompt_seconds, 6),

@@ -31,12 +31,13 @@ SAMPLING_FLAGS: dict[str, tuple[tuple[str, ...], type[int] | type[float], str]] 
 
 
 def add_options(parser: Parser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a .gguf file, or a name from `kinetic models`")
+    parser.add_argument("model", metavar="MODEL", help="a .gguf or .ktc file, or a name from `kinetic models`")
     parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="what to ask")
     _add_prompt(parser)
     _add_limits(parser)
     _add_sampling(parser)
     _add_output(parser)
+    _add_receipt(parser)
 
 
 def _add_prompt(parser: Parser) -> None:
@@ -61,6 +62,8 @@ def _add_limits(parser: Parser) -> None:
     group.add_argument("-c", "--ctx-size", type=int, default=0, metavar="N", help="context size; 0 is the model's")
     group.add_argument("-t", "--threads", type=int, default=0, metavar="N", help="threads; 0 is one per core")
     group.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or reference (slow, defines every bit)")
+    group.add_argument("--check", choices=("lazy", "full", "none"), default="lazy", metavar="WHEN",
+                       help="a bundle's bytes: lazy (when first used), full (beforehand), none")  # fmt: skip
 
 
 def _add_sampling(parser: Parser) -> None:
@@ -77,9 +80,18 @@ def _add_sampling(parser: Parser) -> None:
 
 def _add_output(parser: Parser) -> None:
     group = parser.add_argument_group("output")
-    group.add_argument("--receipt", metavar="FILE", help="write a receipt (JSON; CBOR if the name ends in .cbor)")
     group.add_argument("--json", action="store_true", help="print one JSON object at the end")
     group.add_argument("-q", "--quiet", action="store_true", help="no statistics, no progress")
+
+
+def _add_receipt(parser: Parser) -> None:
+    group = parser.add_argument_group("receipt", "All but the first need the first.")
+    group.add_argument("--receipt", metavar="FILE", help="write a receipt (JSON; CBOR if the name ends in .cbor)")
+    group.add_argument("--sign", metavar="KEY", help="sign it with this secret key, from `kinetic keygen`")
+    group.add_argument("--challenge", metavar="HEX", help="take the seed from what somebody else chose, 16 to 64 bytes")
+    group.add_argument("--commit", action="store_true", help="put a digest of each token's logits into it")
+    group.add_argument("--withhold-prompt", action="store_true", help="keep the prompt out of it, in an opening")
+    group.add_argument("--opening", metavar="FILE", help="where the opening goes; answer.opening.json by default")
 
 
 def _bias(text: str) -> tuple[int, float]:
@@ -129,6 +141,8 @@ def _escaped(text: str, is_asked: bool) -> str:
 def asked_options(options: Namespace) -> dict[str, Any]:
     """What the flags say, as options of ``kinetic.api``."""
     asked = {name: getattr(options, name) for name in SAMPLING_FLAGS}
+    if options.challenge is not None:
+        asked["challenge"] = options.challenge
     return asked | {
         "seed": options.seed,
         "logit_bias": options.logit_bias,
@@ -138,4 +152,6 @@ def asked_options(options: Namespace) -> dict[str, Any]:
         "raw": options.raw,
         "parse_special": options.parse_special,
         "template_time": options.template_time or "",
+        "commit_logits": options.commit,
+        "withhold_prompt": options.withhold_prompt,
     }

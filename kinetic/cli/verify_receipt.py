@@ -1,65 +1,88 @@
-"""``kinetic verify-receipt``: rerun an answer and say whether it is the model's, to the token."""
+"""``kinetic verify-receipt``: rerun answers and say whether they are the model's, to the token."""
 
 from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from kinetic.cli import report_options as shared
 from kinetic.cli.parser import Subcommands
-from kinetic.cli.progress import Progress, news
+from kinetic.cli.progress import Progress
 
 if TYPE_CHECKING:
-    from receipts.verify import Verdict
+    from kinetic.api.verify import Checker
+    from receipts.report.rows import Report, Row
 
 HELP = "rerun an answer and say whether this model gives it, to the token"
 
-EPILOG = """\
-exit codes: 0 IDENTICAL, 10 DIFFERS (names the first token), 11 MALFORMED, 12 SIGNATURE,
-13 UNVERIFIABLE here (model missing or another, other numerics profile), 14 LIMIT
-"""
-
 
 def add(commands: Subcommands) -> None:
-    parser = commands.add_parser("verify-receipt", help=HELP, description=HELP.capitalize() + ".", epilog=EPILOG)
-    parser.add_argument("file", metavar="FILE", help="a receipt, JSON or CBOR")
-    parser.add_argument("--model", metavar="PATH", help="the model; by default it is found by the receipt's hashes")
-    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or reference (slow, defines every bit)")
-    parser.add_argument("-t", "--threads", type=int, default=0, metavar="N", help="threads; 0 is one per core")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
+    description = HELP.capitalize() + "."
+    parser = commands.add_parser("verify-receipt", help=HELP, description=description, epilog=shared.EXIT_CODES)
+    parser.add_argument("files", nargs="+", metavar="FILE", help="a receipt, JSON or CBOR")
+    parser.add_argument("--opening", metavar="FILE", help="what shows a prompt that the receipt withholds")
+    parser.add_argument(
+        "--challenge", type=shared.as_argument(_parse_challenge), metavar="HEX", help="the receipt must answer this"
+    )
+    shared.add_trust(parser)
+    shared.add_machine(parser)
+    shared.add_reports(parser, "print one JSON object per file and line")
     parser.set_defaults(main=main)
 
 
+def _parse_challenge(text: str) -> str:
+    from receipts.checks import parse_challenge
+
+    return parse_challenge(text)
+
+
 def main(options: Namespace) -> int:
-    from kinetic.api.verify import verify_receipt
+    shared.require_reports(options, [*options.files, options.opening or ""])
+    arguments = shared.checker_options(options) | {"challenge": options.challenge, "opening": _opening(options.opening)}
+    from kinetic.api.verify import Checker
+    from receipts.errors import worst
 
     with (
         Progress("hashing the model", quiet=options.quiet) as hashing,
         Progress("rerunning the answer", quiet=options.quiet) as rerunning,
+        Checker(**arguments, on_hash=hashing, on_rerun=rerunning) as checker,
     ):
-        verdict = verify_receipt(
-            options.file,
-            options.model,
-            device=options.device,
-            threads=options.threads,
-            on_hash=hashing,
-            on_rerun=rerunning,
-            progress=None if options.quiet else news,
-        )
-    _print(options, verdict)
-    return verdict.exit_code
+        rows = [_verify(options, checker, file, (hashing, rerunning)) for file in options.files]
+        shared.write_reports(options, _report(options, checker, rows))
+    return worst(row.verdict.exit_code for row in rows)
 
 
-def _print(options: Namespace, verdict: Verdict) -> None:
-    from receipts.errors import VERDICTS
+def _opening(path: str | None) -> Any:
+    if path is None:
+        return None
+    from kinetic.attest import foreign_errors
+    from receipts.withhold import read_opening
 
-    word = VERDICTS.get(verdict.exit_code, "FAULT")
+    with foreign_errors():
+        return read_opening(path)
+
+
+def _verify(options: Namespace, checker: Checker, file: str, bars: tuple[Progress, ...]) -> Row:
+    from kinetic.api.verify import check_file
+
+    row = check_file(checker, file)
+    for bar in bars:
+        bar.clear()
     if options.json:
         import json
 
-        print(json.dumps({"file": options.file, "verdict": word} | verdict._asdict(), ensure_ascii=False))
-        return
-    reason = "" if verdict.name == word else f" ({verdict.name})"
-    stream = sys.stdout if verdict.exit_code in (0, 10) else sys.stderr
-    print(f"{word}{reason}: {verdict.sentence}", file=stream)
+        from receipts.report import json_row
+
+        print(json.dumps(json_row(row), ensure_ascii=False), flush=True)
+    elif len(options.files) > 1:
+        print(f"{shared.shown(file)}: {shared.sentence(row)}", flush=True)
+    else:
+        print(shared.sentence(row), file=sys.stdout if row.verdict.exit_code in (0, 10) else sys.stderr)
+    return row
+
+
+def _report(options: Namespace, checker: Checker, rows: list[Row]) -> Report:
+    from receipts.report.rows import Report
+
+    return Report(rows, "Verification of receipts", checker.facts())

@@ -12,7 +12,7 @@ from kinetic import models
 from kinetic.backends import open_backend
 from kinetic.bits import F32
 from kinetic.errors import ContextOverflow, UsageError
-from kinetic.sampling import Draw, Sampler
+from kinetic.sampling import Sampler
 from kinetic.types import Batch, Request, Step
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ REPLAY_ROWS = 128
 
 Progress = Callable[[int, int], None]
 
+Digest = Callable[[F32], bytes]
+"""Digest of a row of logits as the model gives them: float32 [V], before bias and penalties."""
+
 
 @dataclass(frozen=True)
 class EngineIdentity:
@@ -40,6 +43,9 @@ class EngineIdentity:
 
 class Engine:
     """Not thread-safe: one completion at a time. Key/value memory grows as positions are used."""
+
+    prompt_rows = 0
+    """Rows of a prompt at once; 0: PROMPT_ROWS. Set to fewer where that is faster, as a bundle's profile does."""
 
     def __init__(
         self,
@@ -66,36 +72,42 @@ class Engine:
         request: Request,
         should_stop: Callable[[], bool] | None = None,
         on_prompt: Progress | None = None,
+        digest: Digest | None = None,
     ) -> Generator[Step, None, None]:
         """Steps until an end token, ``max_tokens``, the end of the context, or ``should_stop()``.
 
-        ``on_prompt`` is told (prompt tokens done, in all). Raises ContextOverflow before anything runs, NonFinite.
+        ``on_prompt`` is told (prompt tokens done, in all); ``digest`` gives each step its ``commit``.
+        Raises ContextOverflow before anything runs, NonFinite.
         """
         sampler = self._sampler(request)
         history = list(request.prompt)
         row = self._prompt(history, should_stop, on_prompt)
         produced = 0
         while row is not None and produced != request.max_tokens:
-            draw = self._draw(sampler, row, history)
-            yield Step(draw.token, len(history), draw.runner_up, draw.gap)
-            history.append(draw.token)
+            step = self._step(sampler, row, history, digest)
+            yield step
+            history.append(step.token)
             produced += 1
-            done = draw.token in request.end_tokens or produced == request.max_tokens
+            done = step.token in request.end_tokens or produced == request.max_tokens
             if done or len(history) >= self.context or (should_stop and should_stop()):
                 return
             row = self._logits(history[-1:], len(history) - 1, (0,))[0]
 
     def replay(
-        self, request: Request, output: Sequence[int], on_progress: Progress | None = None
+        self,
+        request: Request,
+        output: Sequence[int],
+        on_progress: Progress | None = None,
+        digest: Digest | None = None,
     ) -> Generator[Step, None, None]:
         """For each position of ``output``: what plain decoding draws there, given the prompt and the output before.
 
         Sound because a row of a batch has the bits that it has alone. Reads no saved state. ``on_progress`` is told
-        (tokens done, in all), those of the prompt included.
+        (tokens done, in all), those of the prompt included; ``digest`` is as in ``generate``.
         """
         sampler = self._sampler(request)
-        if len(request.prompt) + len(output) > self.context:
-            raise ContextOverflow(f"prompt and output together exceed the context of {self.context} tokens")
+        # What goes beyond the context plain decoding never draws: the steps end there, as those of ``generate`` do.
+        output = output[: self.context - len(request.prompt)]
         whole = [*request.prompt, *output]
         tokens = whole[:-1]
         first = len(request.prompt) - 1
@@ -109,9 +121,7 @@ class Engine:
             if on_progress:
                 on_progress(end, len(tokens))
             for offset, row in zip(wanted, rows, strict=True):
-                history = whole[: start + offset + 1]
-                draw = self._draw(sampler, row, history)
-                yield Step(draw.token, len(history), draw.runner_up, draw.gap)
+                yield self._step(sampler, row, whole[: start + offset + 1], digest)
             start = end
 
     def logits(self, tokens: Sequence[int], first: int = 0) -> F32:
@@ -146,10 +156,11 @@ class Engine:
     ) -> F32 | None:
         """Logits float32 [V] after the prompt; None if stopped on the way."""
         self._program.truncate(0, 0)
-        for start in range(0, len(tokens), PROMPT_ROWS):
+        rows_at_once = self.prompt_rows or PROMPT_ROWS
+        for start in range(0, len(tokens), rows_at_once):
             if start and should_stop and should_stop():
                 return None
-            piece = tokens[start : start + PROMPT_ROWS]
+            piece = tokens[start : start + rows_at_once]
             end = start + len(piece)
             rows = self._logits(piece, start, (len(piece) - 1,) if end == len(tokens) else ())
             if on_prompt:
@@ -160,8 +171,10 @@ class Engine:
         positions = tuple(range(start, start + len(tokens)))
         return self._program.run(Batch(tuple(tokens), positions, (0,) * len(tokens), outputs))
 
-    def _draw(self, sampler: Sampler, row: F32, history: Sequence[int]) -> Draw:
-        return sampler.draw(row, history, self._program.candidates, self._program.exp)
+    def _step(self, sampler: Sampler, row: F32, history: Sequence[int], digest: Digest | None) -> Step:
+        draw = sampler.draw(row, history, self._program.candidates, self._program.exp)
+        commit = digest(row) if digest else b""  # after the draw, which changes no row and refuses some
+        return Step(draw.token, len(history), draw.runner_up, draw.gap, commit)
 
 
 def _context(wanted: int, longest: int) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ktc.keys import write_key_pair
 from receipts.encode import write_receipt
 from receipts.sign import sign_record
 from tests.support.sample_receipts import SEED, changed, full_sample
@@ -69,3 +70,19 @@ def test_nothing_slow_is_imported(bare, tmp_path):
     result = run(bare, "-c", program, "check", tmp_path / "unsigned")
     modules = set(result.stdout.splitlines()[-1].split())
     assert not modules & {*OUTSIDERS, "nacl", "dataclasses", "inspect", "asyncio", "tempfile"}
+
+
+def test_keys_are_pinned_there(bare, tmp_path):
+    record = full_sample()
+    write_receipt(tmp_path / "signed", record, [sign_record(record, SEED)])
+    for name, seed in (("alice", SEED), ("bob", bytes(32))):
+        write_key_pair(tmp_path / name, seed)
+    result = run(bare, "-m", "receipts", "check", tmp_path / "signed", "--key", tmp_path / "alice.pub")
+    assert (result.returncode, result.stderr) == (0, "") and "valid signature by alice" in result.stdout
+    result = run(bare, "-m", "receipts", "check", tmp_path / "signed", "--key", tmp_path / "bob.pub")
+    assert (result.returncode, result.stderr) == (12, "") and "valid" not in result.stdout
+
+
+def test_samples_are_recomputed_there(bare):
+    program = "from receipts.audit import choose; print(choose(50, 8, bytes(range(32))))"
+    assert run(bare, "-c", program).stdout == "[8, 9, 17, 26, 30, 36, 39, 49]\n"

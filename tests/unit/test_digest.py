@@ -13,7 +13,7 @@ DOMAINS = [value for name, value in vars(digest).items() if name.isupper() and i
 
 
 def test_no_domain_begins_another():
-    assert len(DOMAINS) == 7
+    assert len(DOMAINS) == 8
     assert all(domain.endswith(b"\0") and domain.count(b"\0") == 1 for domain in DOMAINS)
     assert len(set(DOMAINS)) == len(DOMAINS)
 
@@ -32,6 +32,14 @@ def test_withheld_commitment_depends_on_the_salt():
     first, second = (digest.withheld_commitment(salt, [1, 2]) for salt in (bytes(32), bytes(31) + b"\1"))
     assert first != second
     assert first == blake3(digest.WITHHELD + digest.token_bytes([1, 2]), key=bytes(32)).hexdigest()
+
+
+def test_a_row_of_logits_is_eight_bytes_keyed_by_the_salt():
+    row, salt = bytes(range(64)), bytes(range(32))
+    whole = blake3(b"kinetic logits v1\0" + row)
+    assert digest.logits_digest(row) == digest.logits_digest(memoryview(row)) == whole.digest()[:8]
+    assert digest.logits_digest(row, salt) == blake3(b"kinetic logits v1\0" + row, key=salt).digest()[:8]
+    assert len({digest.logits_digest(row), digest.logits_digest(row, salt), digest.logits_digest(row, bytes(32))}) == 3
 
 
 @pytest.mark.parametrize("size", [0, 1, digest._CHUNK - 1, digest._CHUNK, digest._CHUNK + 1])

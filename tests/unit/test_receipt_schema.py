@@ -258,12 +258,14 @@ def test_a_challenge_gives_the_seed():
     assert seed != challenge_seed(record | {"challenge": "ab" * 17})
     assert seed != challenge_seed(changed(record, "sampling.top_k", 41))
     assert seed == challenge_seed(changed(record, "text", "another answer"))
+    assert seed == challenge_seed(changed(record, "overrides.context", 7))  # known only when the answer has ended
+    assert seed != challenge_seed(changed(record, "overrides.rope_freq_base", "10001"))
 
 
 def test_the_seed_of_a_challenge_is_the_documented_digest():
     record = FULL | {"challenge": "ab" * 16}
     question = identity._question(record)
-    del question["sampling"]["seed"]
+    del question["sampling"]["seed"], question["overrides"]["context"]
     hashed = b"kinetic challenge v1\0" + b"\x10" + b"\xab" * 16 + canonical.encode(question)
     assert challenge_seed(record) == str(int.from_bytes(blake3(hashed).digest()[:8], "little"))
 

@@ -6,9 +6,10 @@ import pytest
 
 from ktc.digest import token_digest
 from ktc.errors import KtcError
+from receipts.checks import output_text
 from receipts.errors import VERDICTS, worst
 from receipts.features import FEATURES, require_features, used_features
-from receipts.verify import output_text, verify
+from receipts.verify import verify
 from tests.support.sample_receipts import END, FILES, Draw, ScriptedReplayer, changed, sample
 
 TOKENS = [1, 2, 3, END]

@@ -3,12 +3,16 @@
 import json
 import subprocess
 import sys
+import time
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
 
+from ktc.keys import read_public_key, write_key_pair
+from ktc.signature import key_id
 from receipts.encode import Receipt, to_cbor, to_json, write_receipt
-from receipts.identity import question_id, receipt_id
+from receipts.identity import challenge_seed, question_id, receipt_id
 from receipts.sign import sign_record
 from tests.support.sample_receipts import SEED, changed, full_sample, sample
 
@@ -129,3 +133,134 @@ def test_a_fault_of_our_own_is_no_verdict(monkeypatch, capsys):
     monkeypatch.setattr(program, "read_receipt", lambda path: 1 / 0)
     assert program.main(["check", "a.json"]) == 1
     assert "internal fault" in capsys.readouterr().out
+
+
+# Trust
+
+
+@pytest.fixture
+def keys(tmp_path):
+    """Two key pairs: alice's, whose receipt is ``a.json``, and bob's."""
+    for name, seed in (("alice", SEED), ("bob", bytes(32))):
+        write_key_pair(tmp_path / name, seed)
+    write_receipt(tmp_path / "a.json", sample(), [sign_record(sample(), SEED)])
+    return tmp_path
+
+
+def test_a_pinned_key_makes_a_signature_valid(keys):
+    code, out, _ = check(keys / "a.json", "--key", keys / "alice.pub")
+    assert code == 0 and "; valid signature by alice (key " in out
+    code, out, _ = check(keys / "a.json", "--key", keys / "bob.pub", "--key", keys / "alice.pub")
+    assert code == 0 and "valid signature by alice" in out
+
+
+def test_two_keys_of_one_name_both_count(keys):
+    (keys / "more").mkdir()
+    (keys / "bob.pub").rename(keys / "more" / "alice.pub")
+    for order in (("alice.pub", "more/alice.pub"), ("more/alice.pub", "alice.pub")):
+        words = [word for name in order for word in ("--key", keys / name)]
+        assert check(keys / "a.json", *words)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("file", "name"), [("a.json", "UNTRUSTED_KEY"), ("plain.json", "UNSIGNED"), ("broken.json", "BAD_SIGNATURE")]
+)
+def test_where_a_key_is_asked_for_nothing_less_will_do(keys, put, file, name):
+    put("plain.json", sample())
+    put("broken.json", to_json(Receipt(sample(clock="noon"), [sign_record(sample(), SEED)])).encode())
+    code, out, _ = check(keys / file, "--key", keys / "bob.pub")
+    assert code == 12 and f": SIGNATURE ({name}): " in out and "valid" not in out
+
+
+def test_form_comes_before_signatures_and_signatures_before_the_answer(keys, put):
+    entries = [sign_record(sample(), SEED)]
+    malformed = to_json(Receipt(sample(), entries)).replace('"clock": "",', "").encode()
+    forged = to_json(Receipt(changed(sample(), "output.digest", "00" * 32), entries)).encode()
+    assert check(put("1", malformed), "--key", keys / "bob.pub")[0] == 11
+    code, out, _ = check(put("2", forged), "--key", keys / "bob.pub", "--challenge", "ab" * 16)
+    assert code == 12 and "BAD_SIGNATURE" in out
+    contradicting = changed(sample(), "output.digest", "00" * 32)
+    signed = to_json(Receipt(contradicting, [sign_record(contradicting, SEED)])).encode()
+    for words, name in (
+        (("--key", keys / "bob.pub"), "UNTRUSTED_KEY"),
+        (("--key", keys / "alice.pub", "--challenge", "ab" * 16), "CHALLENGE"),
+        (("--key", keys / "alice.pub"), "OUTPUT_DIGEST"),
+    ):
+        assert f"({name})" in check(put("3", signed), *words)[1]
+
+
+def test_a_trust_file_and_a_time(keys):
+    (keys / "trust.toml").write_text(trust_file(keys / "alice.pub"))
+    for at, code in (("2025-12-31", 12), ("2026-01-01", 0), ("2026-12-31T23:59:59Z", 0), ("2027-01-01", 12)):
+        got, out, _ = check(keys / "a.json", "--trust", keys / "trust.toml", "--at", at)
+        assert got == code and ("valid signature by alice" in out) == (code == 0)
+
+
+def trust_file(public, mode="enforce"):
+    key = b64encode(read_public_key(public)).decode()
+    return (
+        f'format = "kinetic-trust"\nversion = 1\nmode = "{mode}"\nrevoked = []\n[receipt]\nthreshold = 1\n'
+        f'[[keys]]\nname = "alice"\npublic_key = "{key}"\nscopes = ["receipt"]\n'
+        "not_before = 2026-01-01T00:00:00Z\nnot_after = 2027-01-01T00:00:00Z\n"
+    )
+
+
+def test_a_warning_is_said_and_changes_no_code(keys, put):
+    (keys / "trust.toml").write_text(trust_file(keys / "alice.pub", "warn"))
+    code, out, _ = check(put("plain.json", sample()), "--trust", keys / "trust.toml")
+    assert code == 0 and "; unsigned; the receipt is not signed, and" in out and "valid" not in out
+
+
+def test_an_asked_for_challenge(put):
+    record = sample(challenge="ab" * 16)
+    record["sampling"]["seed"] = challenge_seed(record)
+    path = put("a.json", record)
+    assert check(path, "--challenge", "AB" * 16)[0] == 0
+    code, out, _ = check(path, "--challenge", "cd" * 16)
+    assert code == 12 and "(CHALLENGE)" in out and "ab" * 16 in out
+
+
+def test_json_says_what_signatures_are_worth(keys):
+    finding = json.loads(check(keys / "a.json", "--json", "--key", keys / "alice.pub")[1])
+    assert finding["is_trusted"] is True and finding["signature"].startswith("valid signature by alice")
+    assert finding["signers"] == [key_id(read_public_key(keys / "alice.pub"))] and finding["warning"] == ""
+    assert json.loads(check(keys / "a.json", "--json")[1])["is_trusted"] is False
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--key", "absent.pub"], 3),
+        (["--key", "alice"], 12),  # a secret key
+        (["--key", "a.json"], 12),
+        (["--trust", "absent.toml"], 3),
+        (["--trust", "a.json"], 11),
+        (["--key", "alice.pub", "--trust", "trust.toml"], 2),
+        (["--at", "yesterday"], 2),
+        (["--challenge", "abc"], 2),
+    ],
+)
+def test_without_what_to_judge_by_nothing_is_judged(keys, words, code):
+    words = [keys / word if (keys / word).exists() or "absent" in word else word for word in words]
+    got, out, err = check(keys / "a.json", *words)
+    assert (got, out) == (code, "") and err
+
+
+def test_a_hostile_file_name_steers_no_terminal(tmp_path):
+    path = tmp_path / "\x1b[31mred\n.json"
+    write_receipt(path, sample())
+    code, out, _ = check(path)
+    assert code == 0 and "\x1b" not in out and out.count("\n") == 1
+
+
+def test_a_long_signed_receipt_is_checked_in_a_fifth_of_a_second(keys, tmp_path):
+    """From a cold start, by the fastest of some runs, so that what else this machine does is not measured."""
+    tokens = [1 + index % 7 for index in range(4000)]
+    record = sample(output=tokens, text="", stop_reason="interrupt", logit_commit=["ab" * 8] * 4000)
+    write_receipt(tmp_path / "long.json", record, [sign_record(record, SEED)])
+    times = []
+    for _ in range(5):
+        started = time.perf_counter()
+        assert check(tmp_path / "long.json", "--key", keys / "alice.pub")[0] == 0
+        times.append(time.perf_counter() - started)
+    assert min(times) < 0.2, times

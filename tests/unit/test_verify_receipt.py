@@ -14,8 +14,9 @@ from kinetic.engine import Engine
 from kinetic.errors import NonFinite, OutOfMemory
 from kinetic.loader import LoadedFile
 from kinetic.text.stream import TextStream
+from receipts.checks import output_text
 from receipts.schema import new_record
-from receipts.verify import output_text, verify
+from receipts.verify import verify
 from tests.support.gguf_writer import GgufWriter
 from tests.support.sample_receipts import FILES, ScriptedReplayer
 from tests.support.talking_model import END, TEMPLATE, write_talker
@@ -192,7 +193,7 @@ def test_a_model_that_is_written_to_meanwhile_proves_nothing(receipt, model_file
         os.utime(model_file, ns=(1, 1))
         return verify(*arguments, **options)
 
-    monkeypatch.setattr(verify_module.verify, "verify", touch)
+    monkeypatch.setattr(verify_module.rules, "verify", touch)
     verdict = check(receipt, model_file)
     assert (verdict.exit_code, verdict.name) == (UNVERIFIABLE, "FILE_CHANGED")
 

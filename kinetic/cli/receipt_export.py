@@ -1,0 +1,185 @@
+"""``kinetic receipt export``: a receipt in the envelope of another tool."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from kinetic.cli.parser import Subcommands
+from kinetic.cli.progress import Progress, news
+from kinetic.cli.receipt_files import Loaded, about, load, require_writable, said, write
+from kinetic.errors import UsageError
+
+if TYPE_CHECKING:
+    from ktc.signature import KeyPair
+    from ktc.trust import Trust
+    from receipts.export import Verification
+
+HELP = "write a receipt in a format of other tools"
+
+EPILOG = """\
+formats:
+  dsse    DSSE envelope of the canonical CBOR. Holds the receipt's own signatures, so it
+          needs no key; --sign adds one
+  intoto  in-toto Statement v1 about the answer's text, in a DSSE envelope; needs --sign
+  cose    COSE_Sign1 with CWT claims, for SCITT transparency services; needs --sign
+  vsa     SLSA Verification Summary v1, in a DSSE envelope; needs --sign. The receipt is
+          rerun first, and PASSED or FAILED is what the rerun found
+
+exit codes: 0 written; with vsa that of the verdict: 0 IDENTICAL, written as PASSED, and 10
+DIFFERS, written as FAILED. Nothing is written of what is MALFORMED (11), not soundly signed
+(12), UNVERIFIABLE (13) or over a LIMIT (14).
+"""
+
+FORMATS = ("dsse", "intoto", "cose", "vsa")
+ONLY_FOR = {
+    "cose": ("issuer",),
+    "vsa": ("model", "key", "trust", "opening", "device", "threads", "quiet"),
+}
+"""Flags that make sense for one format alone."""
+
+
+def add(commands: Subcommands) -> None:
+    parser = commands.add_parser("export", help=HELP, description=HELP.capitalize() + ".", epilog=EPILOG)
+    parser.add_argument("format", choices=FORMATS, metavar="FORMAT", help=", ".join(FORMATS))
+    parser.add_argument("file", metavar="FILE", help="a receipt, JSON or CBOR")
+    parser.add_argument("-o", "--output", required=True, metavar="OUT", help="where it goes")
+    parser.add_argument("--sign", metavar="KEY", help="the secret key file to sign with")
+    parser.add_argument("--issuer", metavar="URI", help="cose: who signs; by default the key itself, as a did:key")
+    parser.add_argument("--model", metavar="PATH", help="vsa: the model; by default it is found by the hashes")
+    whom = parser.add_mutually_exclusive_group()
+    whom.add_argument("--key", action="append", metavar="PUB", help="vsa: a public key to trust (repeatable)")
+    whom.add_argument("--trust", metavar="FILE", help="vsa: a trust file")
+    parser.add_argument("--opening", metavar="FILE", help="vsa: the opening of a withheld prompt")
+    parser.add_argument("--device", metavar="NAME", help="vsa: cpu (the default), or reference")
+    parser.add_argument("-t", "--threads", type=int, metavar="N", help="vsa: threads; by default one per core")
+    parser.add_argument("-q", "--quiet", action="store_true", help="vsa: no progress")
+    parser.set_defaults(main=said(main))
+
+
+def main(options: Namespace) -> int:
+    _require_sense(options)
+    require_writable(options.output, options.file, options.trust)
+    loaded, pair = load(options.file, answer=options.format != "vsa"), _key(options)
+    if options.format == "vsa":
+        return _summarise(options, loaded, _needed(pair))
+    write(options.output, _exported(options, loaded, pair), options.file)
+    print(_written(options, loaded))
+    return 0
+
+
+def _require_sense(options: Namespace) -> None:
+    for kind, names in ONLY_FOR.items():
+        for name in names:
+            value = getattr(options, name)
+            if options.format != kind and value is not None and value is not False:
+                raise UsageError(f"--{name} is for {kind} alone", name="BAD_ARGUMENTS")
+    if options.format != "dsse" and options.sign is None:
+        raise UsageError(f"{options.format} is signed anew: name a secret key with --sign", name="NO_KEY")
+
+
+def _key(options: Namespace) -> KeyPair | None:
+    from ktc.keys import read_secret_key
+
+    return None if options.sign is None else read_secret_key(options.sign)
+
+
+def _needed(pair: KeyPair | None) -> KeyPair:
+    if pair is None:
+        raise UsageError("name a secret key with --sign", name="NO_KEY")
+    return pair
+
+
+def _exported(options: Namespace, loaded: Loaded, pair: KeyPair | None) -> bytes:
+    from ktc.errors import SignatureProblem
+    from receipts import export
+    from receipts.rewrite import with_signature
+
+    if options.format == "intoto":
+        return export.intoto(loaded.receipt, _needed(pair))
+    if options.format == "cose":
+        return export.cose(loaded.receipt.record, _needed(pair), options.issuer or "")
+    receipt = with_signature(loaded.receipt, pair) if pair else loaded.receipt
+    if not receipt.signatures:
+        raise SignatureProblem(f"{options.file} is not signed: add a signature with --sign KEY", name="UNSIGNED")
+    return export.dsse(receipt)
+
+
+def _written(options: Namespace, loaded: Loaded) -> str:
+    from receipts.identity import receipt_id
+
+    return f"{options.output}: {options.format}, receipt {receipt_id(loaded.receipt.record)}"
+
+
+# The one export that needs the engine
+
+
+def _summarise(options: Namespace, loaded: Loaded, pair: KeyPair) -> int:
+    """Rerun the receipt, and write what came of it if it could be judged."""
+    from receipts import export
+    from receipts.errors import DIFFERS, IDENTICAL, VERDICTS
+
+    made = _verify(options, loaded)
+    verdict = made.verdict
+    if verdict.exit_code not in (IDENTICAL, DIFFERS):
+        word = VERDICTS.get(verdict.exit_code, "FAULT")
+        print(f"kinetic: {word} ({verdict.name}): nothing is written: {verdict.sentence}", file=sys.stderr)
+        return verdict.exit_code
+    write(options.output, export.summary(loaded.receipt.record, made, pair), options.file)
+    result = "PASSED" if verdict.exit_code == IDENTICAL else "FAILED"
+    print(f"{_written(options, loaded)}: {result}: {verdict.sentence}")
+    return verdict.exit_code
+
+
+def _verify(options: Namespace, loaded: Loaded) -> Verification:
+    import time
+    from hashlib import sha256
+
+    from kinetic._version import __version__
+    from kinetic.api.verify import verify_receipt
+    from ktc.signature import key_id
+    from receipts.export import Verification
+    from receipts.withhold import read_opening
+
+    trust, trust_sha256 = _trust(options)
+    opening = None if options.opening is None else read_opening(options.opening)
+    with (
+        Progress("hashing the model", quiet=options.quiet) as hashing,
+        Progress("rerunning the answer", quiet=options.quiet) as rerunning,
+    ):
+        verdict = verify_receipt(
+            loaded.data,
+            options.model,
+            device=options.device or "cpu",
+            threads=options.threads or 0,
+            trust=trust,
+            opening=opening,
+            on_hash=hashing,
+            on_rerun=rerunning,
+            progress=None if options.quiet else news,
+        )
+    return Verification(
+        verdict,
+        file_sha256=sha256(loaded.data).hexdigest(),
+        time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        program=__version__,
+        pinned=[key_id(key.public) for key in trust.keys] if trust and options.key else [],
+        trust_sha256=trust_sha256,
+    )
+
+
+def _trust(options: Namespace) -> tuple[Trust | None, str]:
+    """Whom to trust, and the SHA-256 of the very bytes that said so."""
+    from hashlib import sha256
+
+    from ktc import limits
+    from ktc.files import read_guarded
+    from ktc.trust import parse_trust
+    from receipts.sign import read_trusted
+
+    if options.trust is None:
+        return read_trusted(options.key or (), None), ""
+    data = read_guarded(options.trust, limits.MAX_TRUST_FILE_BYTES)
+    with about(options.trust):
+        return parse_trust(data), sha256(data).hexdigest()

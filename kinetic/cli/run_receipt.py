@@ -1,0 +1,109 @@
+"""The receipt of ``kinetic run``: all that could stand in its way is found before the answer, not after."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from kinetic.cli.progress import news
+from kinetic.errors import FileProblem, UsageError
+
+if TYPE_CHECKING:
+    from kinetic.api import Completion
+    from kinetic.attest import Saved
+    from ktc.signature import KeyPair
+
+PRECIOUS = (
+    *(b"GGUF", b"\x89KTC\r\n\x1a\n", b"-----BEGIN ", b'{\n  "type": "kinetic-opening"'),
+    *(b'{"type": "kinetic-audit-state"', b'format = "kinetic-trust"'),
+)
+"""How files begin that no output replaces: models, bundles, keys, openings, states of audits, trust files."""
+
+
+class Keeping(NamedTuple):
+    """Where the receipt goes, who signs it, and where its opening goes, if it has one."""
+
+    receipt: Path
+    key: KeyPair | None
+    opening: Path | None
+
+
+def wanted(options: Namespace) -> Keeping | None:
+    """The receipt that was asked for, if any. Raises UsageError, FileProblem or SignatureProblem."""
+    _require_sense(options)
+    if options.receipt is None:
+        return None
+    from kinetic import attest
+
+    receipt = _writable(options.receipt, "receipt")
+    inputs = (options.file or "-", options.sign, options.sign and f"{options.sign}.pub")
+    if any(_is_same(receipt, name) for name in inputs) or _is_precious(receipt):
+        raise UsageError(
+            f"{receipt} is a key, an opening, or what the answer comes from, a model or the prompt:"
+            " name another file for the receipt",
+            name="RECEIPT_OVER_INPUT",
+        )
+    place = None if options.opening is None else _writable(options.opening, "opening")
+    opening = attest.opening_path(receipt, place) if options.withhold_prompt else None
+    return Keeping(receipt, None if options.sign is None else attest.read_key(options.sign), opening)
+
+
+def save(answer: Completion, keeping: Keeping, *, quiet: bool) -> Saved:
+    """Write the receipt, and say where the opening went."""
+    saved = answer.save_receipt(keeping.receipt, sign=keeping.key, opening=keeping.opening)
+    if saved.opening and not quiet:
+        news(f"the opening is {saved.opening}: whoever has it can read the prompt, and only they can rerun the receipt")
+    return saved
+
+
+def _require_sense(options: Namespace) -> None:
+    given = {
+        "--sign": options.sign is not None,
+        "--challenge": options.challenge is not None,
+        "--commit": options.commit,
+        "--withhold-prompt": options.withhold_prompt,
+        "--opening": options.opening is not None,
+    }
+    for flag, is_given in given.items():
+        if is_given and options.receipt is None:
+            raise UsageError(f"{flag} is about the receipt: name a file for that with --receipt", name="NO_RECEIPT")
+    if options.opening is not None and not options.withhold_prompt:
+        raise UsageError("--opening is where a prompt goes that --withhold-prompt keeps back", name="NO_OPENING")
+
+
+def _writable(name: str, what: str) -> Path:
+    """The name as a path. Raises unless a file can be put there."""
+    if name in ("", "-"):
+        raise UsageError(
+            f"--{what} needs the name of a file, since standard output has the answer", name=f"NO_{what.upper()}"
+        )
+    path = Path(name).absolute()
+    if not path.parent.is_dir():
+        raise FileProblem(f"there is no folder {path.parent} for the {what}", name="NO_FOLDER")
+    if path.is_dir():
+        raise FileProblem(f"{path} is a folder: name a file for the {what}", name="IS_FOLDER")
+    if path.exists() and not path.is_file():
+        raise FileProblem(f"{path} is no regular file: name another for the {what}", name="NOT_A_FILE")
+    if not os.access(path.parent, os.W_OK):
+        raise FileProblem(f"the folder {path.parent} can't be written, so the {what} can't be", name="READ_ONLY")
+    return Path(name)
+
+
+def _is_same(path: Path, name: str | None) -> bool:
+    """Whether this is the file of that name, whatever its own; "-" is standard input."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        other = os.fstat(sys.stdin.fileno()) if name == "-" else os.stat(name or "")
+        return path.is_file() and os.path.samestat(path.stat(), other)
+    return False
+
+
+def _is_precious(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        return file.read(64).startswith(PRECIOUS)
+    return False
