@@ -29,9 +29,10 @@ def check_record(record: object) -> Record:
     checked = check_form(record)
     _check_model(checked)  # step 6
     _check_prompt(checked)
-    _check_challenge(checked)
+    _check_critical(checked)
+    _check_challenge(checked)  # after the above: a question holds its critical extensions
     check_parent(checked)
-    _check_extensions(checked)  # steps 6 and 7
+    _require_understood(checked)  # step 7
     return checked
 
 
@@ -94,10 +95,14 @@ def _check_prompt(record: Record) -> None:
         raise Malformed("receipt.prompt.digest is not the digest of the prompt tokens", name="PROMPT_DIGEST")
 
 
-def _check_extensions(record: Record) -> None:
+def _check_critical(record: Record) -> None:
     for name in record["crit"]:
         if name not in record["ext"]:
             raise Malformed(f"receipt.crit names '{name}', which receipt.ext does not hold", name="CRITICAL")
+
+
+def _require_understood(record: Record) -> None:
+    for name in record["crit"]:
         if name not in KNOWN_EXTENSIONS:
             raise Unverifiable(f"the receipt needs the extension '{name}', unknown here", name="CRITICAL")
 

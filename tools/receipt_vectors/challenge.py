@@ -49,6 +49,8 @@ def _challenges() -> Iterator[Case]:
         what = f"A challenge of {size} bytes."
         yield Case(f"challenge-{size}-bytes", [95], what, plain(made), OK, {"challenge": "5a" * size}, more=ids(made))
     yield Case("challenge-not-asked", [95], "A challenge that nobody asks for now.", plain(good), OK)
+    what = "A challenge, and a critical extension that is not there: the question can't be told."
+    yield Case("challenge-crit-absent", [95, 105], what, plain(good | {"crit": ["a"]}), (11, "CRITICAL", 6))
     for name, what, file, expect in [
         ("sent-again", "The answer to another challenge, sent again.", plain(answering(OTHER)), refused),
         ("none", "A receipt that answers no challenge.", plain(record()), refused),
