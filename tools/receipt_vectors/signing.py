@@ -142,8 +142,10 @@ def _algorithms() -> Iterator[Case]:
     yield Case("key-ecdsa", [101], "An uncompressed point of another curve.", plain(base, [entry(point)]), KEY)
     empty = plain(base, [entry() | {"signature": ""}])
     yield Case("signature-empty", [101], "An empty signature.", empty, BAD)
+    most = plain(base, [entry() | {"public_key": _text(bytes(1024))}])
+    yield Case("key-long", [100], "A key of 1,024 bytes, the most that is looked at.", most, KEY)
     long = plain(base, [entry() | {"public_key": _text(bytes(1025))}])
-    yield Case("key-long", [100], "A key of 1,025 bytes.", long, KEY)
+    yield Case("key-too-long", [100], "A key of 1,025 bytes.", long, (14, "TOO_LONG", 8))
     longer = plain(base, [entry() | {"public_key": _text(bytes(1200))}])
     yield Case("key-longer", [100], "A key far above the limit.", longer, (14, "TOO_LONG", 8))
 
