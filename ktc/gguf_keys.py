@@ -30,7 +30,7 @@ LONGEST_KEY = (1 << 16) - 1
 LONGEST_HEAD = 1 << 28
 """Bytes before the end of the last key; real models have about 2^24."""
 
-_FIRST_READ = 1 << 23
+_FIRST_READ = 1 << 21
 
 _TEMPLATE_PREFIX, _TOKENIZER_PREFIX = b"tokenizer.chat_template", b"tokenizer."
 

@@ -26,6 +26,10 @@ class KeyPair(NamedTuple):
     seed: bytes
     public: bytes
 
+    def __repr__(self) -> str:
+        """Without the seed: what is printed or logged must not let others sign."""
+        return f"KeyPair(seed=..., public={self.public!r})"
+
 
 def key_pair(seed: bytes) -> KeyPair:
     """The pair of a secret seed of 32 random bytes."""
