@@ -1,7 +1,7 @@
 """Strict CBOR, kinds of fields and GGUF keys, for the reader that was written from FORMAT.md alone.
 
 Sections "Conventions", "Limits" and "Canonical form"; what they refuse has the names of steps 2
-and 5 of a receipt. GGUF itself is described at https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
+and 5 of a receipt. GGUF is read as section "Manifest" describes it.
 """
 
 from __future__ import annotations
@@ -9,15 +9,18 @@ from __future__ import annotations
 import os
 import re
 import stat
+import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 MAX_DEPTH, MAX_CONTAINERS, MAX_INTEGER = 8, 262144, 2**53 - 1
 MAX_STRING_BYTES, MAX_SIGNATURE_BYTES = 1024, 1024
 WINDOW_BYTES = 1 << 20
-GGUF_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
-"""Bytes of a value of each type of fixed size."""
-GGUF_STRING, GGUF_ARRAY = 8, 9
+MAX_GGUF_BYTES, MAX_GGUF_KEY_BYTES = 268435456, 65535
+"""How far into a GGUF file its keys may reach, and how long the name of one may be."""
+GGUF_NUMBERS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<B", 10: "<Q", 11: "<q", 12: "<d"}
+"""How a value of each type of fixed size is laid out."""
+GGUF_BOOL, GGUF_STRING, GGUF_ARRAY = 7, 8, 9
 
 Table = dict[str, Any]
 Kind = Callable[[Any, str], None]
@@ -111,15 +114,32 @@ class Decoder:
         return table
 
 
-def text(pattern: str = r"(?s:.*)", limit: int = MAX_STRING_BYTES) -> Kind:
-    """Text of at most ``limit`` bytes that ``pattern`` matches whole."""
+def word(pattern: str) -> Kind:
+    """Text that ``pattern`` matches whole: its length, if any, is a range and no limit."""
 
     def judge(value: Any, where: str) -> None:
         require(isinstance(value, str), "WRONG_TYPE", f"{where} is no text")
-        require(len(value.encode("utf-8")) <= limit, "TOO_LONG", f"{where} is longer than {limit} bytes", 14)
         require(re.fullmatch(pattern, value) is not None, "OUT_OF_RANGE", f"{where} may not be {value!r}")
 
     return judge
+
+
+def text(pattern: str = r"(?s:.*)", limit: int = MAX_STRING_BYTES) -> Kind:
+    """Text of at most ``limit`` bytes, a limit of the tables, that ``pattern`` matches whole."""
+
+    def judge(value: Any, where: str) -> None:
+        size = len(value.encode("utf-8")) if isinstance(value, str) else 0
+        require(size <= limit, "TOO_LONG", f"{where} is longer than {limit} bytes", 14)
+        word(pattern)(value, where)
+
+    return judge
+
+
+def file_name(value: Any, where: str) -> None:
+    """One line of text of 1 to 255 bytes that is a name in every folder."""
+    word(r"(?!\.{1,2}\Z)[^/\\\x00-\x1f\x7f-\x9f]+")(value, where)
+    size = len(value.encode("utf-8"))
+    require(size <= 255, "OUT_OF_RANGE", f"{where} has {size} bytes")
 
 
 def integer(low: int = -MAX_INTEGER, high: int = MAX_INTEGER) -> Kind:
@@ -206,9 +226,9 @@ class Source:
             yield self.read(at + start, min(WINDOW_BYTES, length - start))
 
     def require_unchanged(self) -> None:
-        """Refuses if size or time of the file are no longer those of its opening."""
+        """Refuses if size or times of the file are no longer those of its opening."""
         now, then = os.fstat(self._descriptor), self._before
-        same = (now.st_size, now.st_mtime_ns) == (then.st_size, then.st_mtime_ns)
+        same = all(getattr(now, name) == getattr(then, name) for name in ("st_size", "st_mtime_ns", "st_ctime_ns"))
         require(same, "FILE_CHANGED", "the file was changed while it was checked", 3)
 
 
@@ -216,37 +236,49 @@ class Gguf:
     """The keys of a GGUF file that lies at ``at`` in ``source``: where each record begins and ends."""
 
     def __init__(self, source: Source, at: int, length: int) -> None:
-        self._source, self._at, self._end = source, at, at + length
+        self._source, self._at, self._end = source, at, at + min(length, MAX_GGUF_BYTES)
         require(self._take(4) == b"GGUF" and self._int(4) in (2, 3), "BAD_GGUF", "no GGUF file of version 2 or 3")
         self._skip(8)  # the number of tensors
         self.records: dict[bytes, tuple[int, int]] = {}
         for _ in range(self._int(8)):
-            start = self._at
-            key = self._take(self._int(8))
-            require(key not in self.records, "BAD_GGUF", f"the key {key!r} stands twice")
-            self._skip_value(self._int(4), 0)
+            start, key = self._at, self._key()
+            self._skip_value(self._int(4))
             self.records[key] = (start, self._at)
 
-    def _skip_value(self, kind: int, depth: int) -> None:
-        if kind == GGUF_STRING:
+    def _key(self) -> bytes:
+        start, length = self._at, self._int(8)
+        require(1 <= length <= MAX_GGUF_KEY_BYTES, "BAD_GGUF", f"a key of {length} bytes at {start}")
+        key = self._take(length)
+        try:
+            key.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise Refusal(11, "BAD_GGUF", f"a key that is no UTF-8 at {start}") from error
+        require(key not in self.records, "BAD_GGUF", f"the key {key!r} stands twice")
+        return key
+
+    def _skip_value(self, kind: int) -> None:
+        count = 1
+        if kind == GGUF_ARRAY:
+            kind, count = self._int(4), self._int(8)
+        if kind != GGUF_STRING:
+            return self._skip_numbers(kind, count)
+        for _ in range(count):
             self._skip(self._int(8))
-        elif kind == GGUF_ARRAY:
-            require(depth < MAX_DEPTH, "BAD_GGUF", "arrays inside arrays, too deep")
-            inner, count = self._int(4), self._int(8)
-            if inner in GGUF_SIZES:
-                return self._skip(count * GGUF_SIZES[inner])
-            for _ in range(count):
-                self._skip_value(inner, depth + 1)
-        else:
-            require(kind in GGUF_SIZES, "BAD_GGUF", f"an unknown type {kind} before {self._at}")
-            self._skip(GGUF_SIZES[kind])
+
+    def _skip_numbers(self, kind: int, count: int) -> None:
+        """Skips values of fixed size; an array is none, so that there are no arrays of arrays."""
+        start = self._at
+        require(kind in GGUF_NUMBERS, "BAD_GGUF", f"a value of type {kind} before {start}")
+        self._skip(count * struct.calcsize(GGUF_NUMBERS[kind]))
+        if kind == GGUF_BOOL:
+            sound = not any(window.translate(None, b"\x00\x01") for window in self._source.windows(start, count))
+            require(sound, "BAD_GGUF", f"a bool that is neither 0 nor 1 from {start} on")
 
     def _skip(self, length: int) -> None:
-        require(length <= self._end - self._at, "BAD_GGUF", f"the GGUF file ends inside the item at {self._at}")
+        require(length <= self._end - self._at, "BAD_GGUF", f"the keys end inside the item at {self._at}")
         self._at += length
 
     def _take(self, length: int) -> bytes:
-        require(length <= WINDOW_BYTES, "BAD_GGUF", f"a key of {length} bytes at {self._at}")
         self._skip(length)
         return self._source.read(self._at - length, length)
 
@@ -258,3 +290,9 @@ class Gguf:
         start, end = self.records.get(key, (0, 0))
         at = start + 8 + len(key)
         return self._source.read(at, min(end - at, WINDOW_BYTES)) if end else b""
+
+    def number_of(self, key: bytes) -> float:
+        """A key's value if it is there and a number, else 0."""
+        value = self.value_of(key)
+        layout = GGUF_NUMBERS.get(int.from_bytes(value[:4], "little")) if value else None
+        return float(struct.unpack(layout, value[4:])[0]) if layout else 0.0

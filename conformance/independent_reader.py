@@ -4,7 +4,7 @@
 
 It imports nothing of ``ktc``, ``receipts`` or ``kinetic``: where it and ``ktc`` disagree on a
 file, the document is unclear or one of the two is wrong. Steps B1 to B13 are those of FORMAT.md;
-B9 asks for nothing here, as no key is pinned.
+B9 is left out: no key, trust file or least release is asked for, so signers are said and not judged.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from nacl.exceptions import BadSignatureError
 
 from conformance.independent_forms import (
     GGUF_STRING,
+    MAX_SIGNATURE_BYTES,
     WINDOW_BYTES,
     Decoder,
     Gguf,
@@ -32,12 +33,14 @@ from conformance.independent_forms import (
     Table,
     array,
     boolean,
+    file_name,
     integer,
     key_or_signature,
     octets,
     require,
     table,
     text,
+    word,
 )
 
 MAGIC = bytes.fromhex("894b54430d0a1a0a")
@@ -66,47 +69,53 @@ def rising(value: Any, where: str) -> None:
 def profile(value: Any, where: str) -> None:
     """One execution profile; off the CPU there is no instruction set."""
     count = integer(1, 1024)
-    isa = text("any|plain|avx2|vnni256|vnni512")
-    fields = {"device": text("cpu|cuda|opencl"), "isa": isa, "cores": count, "threads": count}
+    isa = word("any|plain|avx2|vnni256|vnni512")
+    fields = {"device": word("cpu|cuda|opencl"), "isa": isa, "cores": count, "threads": count}
     table({**fields, "prompt_rows": integer(1, 4096)})(value, where)
     require(value["device"] == "cpu" or value["isa"] == "any", "OUT_OF_RANGE", f"{where}.isa must be any")
 
 
-NAME = text(r"(?=.{1,64}\Z)[a-z0-9][a-z0-9._-]*")
-SECTION_NAME = text(r"[a-z0-9._-]{1,64}")
-FILE_NAME = text(r"(?s:[^/]*)")
-LINE = text(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]*")
+NAME = word(r"[a-z0-9][a-z0-9._-]{0,63}")
+LINE = text(r"[^\x00-\x1f\x7f-\x9f]*")
 DIGEST = octets(32)
-FILES = array(table({"name": FILE_NAME, "size": integer(0), "blake3": DIGEST, "sha256": DIGEST}), MAX_SOURCES)
+FILES = array(table({"name": file_name, "size": integer(0), "blake3": DIGEST, "sha256": DIGEST}), MAX_SOURCES)
 DERIVATION = table({"tool": LINE, "tool_version": LINE, "settings": LINE, "files": FILES})
 SECTION = table(
     {
-        "name": SECTION_NAME,
-        "kind": SECTION_NAME,
+        "name": NAME,
+        "kind": NAME,
         "critical": boolean,
-        "offset": integer(),
+        "offset": integer(0),
         "length": integer(1),
         "blake3": DIGEST,
         "sha256": octets(32, or_empty=True),
     }
 )
 MANIFEST: dict[str, Kind] = {
-    "type": text(),
-    "version": integer(),
-    "header": octets(HEADER_BYTES),
+    "type": word(r"(?s:.*)"),
+    "version": integer(1),
     "name": NAME,
     "release": integer(0),
-    "architecture": text(),
-    "file": FILE_NAME,
+    "architecture": text(r"[\x21-\x7e]+"),
+    "file": file_name,
     "sections": array(SECTION, MAX_SECTIONS, 1),
     "sources": FILES,
     "profiles": array(profile, MAX_PROFILES),
     "derivation": array(DERIVATION, 1),
     "ext": extensions,
     "crit": rising,
+    "header": octets(HEADER_BYTES),
 }
+"""In the order in which they are judged: the header last."""
 SIGNATURES = array(
-    table({"algorithm": text(), "public_key": key_or_signature, "signature": key_or_signature}), MAX_SIGNATURES
+    table(
+        {
+            "algorithm": text(limit=MAX_SIGNATURE_BYTES),
+            "public_key": key_or_signature,
+            "signature": key_or_signature,
+        }
+    ),
+    MAX_SIGNATURES,
 )
 
 
@@ -120,13 +129,28 @@ def read_header(source: Source) -> bytes:
     header = source.read(0, min(64, source.size))
     require(len(header) == 64 and header[:8] == MAGIC, "NOT_A_BUNDLE", "does not begin as a bundle does")
     major, _, flags, length, at, size = struct.unpack("<HHIQQQ", header[8:40])
-    require(major == 1, "VERSION", f"major version {major}", 13)  # B2
+    require(major == 1 or not is_packed_as_1(source, header), "HEADER_MISMATCH", "major version 1 was packed")  # B2
+    require(major == 1, "VERSION", f"major version {major}", 13)
     require(flags == 0, "FLAGS", f"unknown flags {flags:#x}")
     good = at == 64 and 1 <= size <= MAX_MANIFEST_BYTES and not any(header[40:])
     require(good, "HEADER", "offset or length of the manifest is wrong, or bytes 40 to 63 are not zero")
     require(length == source.size, "FILE_LENGTH", f"{source.size} bytes, the header says {length}")  # B3
+    require(length % BOUNDARY == 0, "FILE_LENGTH", f"{length} bytes do not end on a boundary")
     require(length >= 64 + size + SLOT_BYTES, "FILE_LENGTH", "too short for manifest and signature slot")
     return header
+
+
+def is_packed_as_1(source: Source, header: bytes) -> bool:
+    """Whether the manifest holds this header with major version 1."""
+    size = int.from_bytes(header[32:40], "little")
+    if not 1 <= size <= min(MAX_MANIFEST_BYTES, source.size - HEADER_BYTES):
+        return False
+    data = source.read(HEADER_BYTES, size)
+    try:
+        manifest = Decoder(data).whole()
+    except Refusal:
+        return False
+    return isinstance(manifest, dict) and manifest.get("header") == header[:8] + b"\x01\x00" + header[10:]
 
 
 def read_slot(slot: bytes, manifest: bytes) -> list[Table]:
@@ -134,13 +158,14 @@ def read_slot(slot: bytes, manifest: bytes) -> list[Table]:
     digest = blake3(b"kinetic manifest v1\0" + manifest).digest()
     require(slot[:32] == digest, "MANIFEST_DIGEST", "the manifest has not the digest that the slot names")
     end = 36 + int.from_bytes(slot[32:36], "little")
-    require(end <= SLOT_BYTES and not any(slot[end:]), "SLOT", "the slot's length is wrong, or its rest not zero")
+    require(36 < end <= SLOT_BYTES, "SLOT", f"the slot has no room for {end - 36} bytes of signatures")
     try:
         entries = Decoder(slot[36:end]).whole()
         SIGNATURES(entries, "signatures")
     except Refusal as error:
-        require(error.exit_code == 14, "SLOT", error.message)
+        require(error.name in ("TOO_MANY_ENTRIES", "TOO_LONG"), "SLOT", error.message)
         raise
+    require(not any(slot[end:]), "SLOT", "the rest of the slot is not zero")
     return cast(list[Table], entries)
 
 
@@ -160,21 +185,24 @@ def read_manifest(data: bytes, header: bytes) -> Table:
 
 def check_kinds(manifest: Table) -> dict[str, Table]:
     """Step B6: the sections of known kinds, by kind."""
+    sections = manifest["sections"]
+    names = {section["name"] for section in sections}
+    require(len(names) == len(sections), "SECTIONS", "two sections of one name")
+    known = [section for section in sections if section["kind"] in KNOWN_KINDS]
+    for section in sections:
+        sound = section in known or not section["critical"]
+        require(sound, "UNKNOWN_SECTION", f"{section['name']!r} is of the unknown kind {section['kind']!r}")
+    kinds = {section["kind"]: section for section in known}
+    for section in known:
+        require(section["critical"], "SECTIONS", f"{section['name']!r} is not marked critical")
+    require("gguf" in kinds and len(kinds) == len(known), "SECTIONS", "no model, or two sections of one kind")
+    for section in sections:
+        sound = (section["sha256"] != "") == (section["kind"] == "gguf")
+        require(sound, "SECTIONS", f"{section['name']!r} has a SHA-256 and may not, or none and must")
     for name in manifest["crit"]:
         require(name in manifest["ext"], "CRITICAL", f"the critical extension {name!r} is not there")
     require(not manifest["crit"], "CRITICAL", f"unknown critical extensions {manifest['crit']}", 13)
-    sections = manifest["sections"]
-    for section in sections:
-        known = section["kind"] in KNOWN_KINDS
-        require(known or not section["critical"], "UNKNOWN_SECTION", f"unknown kind {section['kind']!r}")
-        require(section["critical"] or not known, "SECTIONS", f"{section['name']!r} is not marked critical")
-        is_model = section["kind"] == "gguf"
-        require((section["sha256"] != "") == is_model, "SECTIONS", f"SHA-256 of {section['name']!r}")
-    kinds = [section["kind"] for section in sections if section["kind"] in KNOWN_KINDS]
-    require("gguf" in kinds and len(kinds) == len(set(kinds)), "SECTIONS", f"kinds of sections: {kinds}")
-    names = {section["name"] for section in sections}
-    require(len(names) == len(sections), "SECTIONS", "two sections of one name")
-    return {section["kind"]: section for section in sections if section["kind"] in KNOWN_KINDS}
+    return kinds
 
 
 def check_layout(manifest: Table, manifest_end: int, size: int) -> list[int]:
@@ -196,8 +224,8 @@ def check_signatures(payload: bytes, entries: list[Table]) -> list[str]:
         require(entry["algorithm"] == "ed25519", "UNKNOWN_ALGORITHM", f"algorithm {entry['algorithm']!r}", 12)
         require(len(key) == 32 and bindings.crypto_core_ed25519_is_valid_point(key), "BAD_KEY", key.hex(), 12)
         ids.append(blake3(key).hexdigest())
-        require(ids[-1] not in ids[:-1], "REPEATED_KEY", f"two signatures by {ids[-1]}", 12)
         require(signature_holds(message, key, signature), "BAD_SIGNATURE", f"not signed by {ids[-1]}", 12)
+    require(len(ids) == len(set(ids)), "REPEATED_KEY", "two signatures by one key", 12)
     return ids
 
 
@@ -232,8 +260,9 @@ def check_digests(source: Source, manifest: Table, kinds: dict[str, Table]) -> N
         digest, leaf = digest_of(source, section, counted if section["kind"] == "gguf" else None)
         wrong = max(wrong, leaf)
         if digest != section["blake3"]:
-            require(not sound or leaf < 0, "LEAF_DIGEST", f"leaf {leaf} of {section['name']!r} has another digest")
-            raise Refusal(11, "SECTION_DIGEST", f"the section {section['name']!r} has another digest")
+            message = f"the section {section['name']!r} has another digest"
+            require(not sound or leaf < 0, "LEAF_DIGEST", f"{message}, and leaf {leaf} is the first wrong one")
+            raise Refusal(11, "SECTION_DIGEST", message)
     require(counted is leaves, "LEAF_COUNT", "there are too many or too few leaves")
     require(wrong < 0, "LEAF_DIGEST", f"leaf {wrong} of the model has another digest")
 
@@ -250,8 +279,7 @@ def check_model(source: Source, manifest: Table, kinds: dict[str, Table]) -> Non
     """Step B13: what is said of the GGUF file, and what was copied from it."""
     model = Gguf(source, kinds["gguf"]["offset"], kinds["gguf"]["length"])
     records = model.records
-    parts = model.value_of(b"split.count")
-    require(int.from_bytes(parts[4:], "little") < 2, "BAD_GGUF", "one part of several")
+    require(not model.number_of(b"split.count") > 1, "BAD_GGUF", "one part of several")
     name = manifest["architecture"].encode("utf-8")
     value = struct.pack("<IQ", GGUF_STRING, len(name)) + name
     require(model.value_of(b"general.architecture") == value, "ARCHITECTURE", f"not {name!r}")
@@ -326,7 +354,8 @@ def main(arguments: list[str] | None = None) -> int:
     except Refusal as refusal:
         print(f"{refusal.exit_code} {refusal.name}: {refusal.message}")
         return refusal.exit_code
-    print("0 SOUND: " + ", ".join(f"{key} {value!r}" for key, value in facts.items()))
+    unsigned = "" if facts["signed_by"] else "unsigned, "
+    print(f"0 SOUND: {unsigned}" + ", ".join(f"{key} {value!r}" for key, value in facts.items()))
     return 0
 
 

@@ -12,6 +12,7 @@ from nacl import bindings
 HEADER = struct.Struct("<8sHHIQQQ24s")
 MAGIC = b"\x89KTC\r\n\x1a\n"
 LEAF = 1048576
+ORDER = 2**252 + 27742317777372353535851937790883648493
 KEYS = [bindings.crypto_sign_seed_keypair(bytes([number] * 32)) for number in (1, 2)]
 
 
@@ -36,12 +37,27 @@ def record(key, kind, value):
 
 ARCHITECTURE = record(b"general.architecture", 8, counted(b"llama"))
 TOKENS = record(b"tokenizer.ggml.tokens", 9, struct.pack("<IQ", 8, 2) + counted(b"a") + counted(b"bc"))
-NESTED = record(b"tokenizer.ggml.odd", 9, struct.pack("<IQIQ", 9, 1, 1, 3) + b"\x01\x02\x03")
+ODD = record(b"tokenizer.ggml.odd", 9, struct.pack("<IQ", 7, 3) + b"\x01\x00\x01")
 MODEL = record(b"tokenizer.ggml.model", 8, counted(b"gpt2"))
 TEMPLATE = record(b"tokenizer.chat_template", 8, counted(b"{{ messages }}"))
 TOOL_TEMPLATE = record(b"tokenizer.chat_template.tool_use", 8, counted(b"{{ tools }}"))
 EPSILON = record(b"llama.epsilon", 6, struct.pack("<f", 1e-5))
-RECORDS = (EPSILON, TOOL_TEMPLATE, TOKENS, ARCHITECTURE, NESTED, TEMPLATE, MODEL)
+RECORDS = (EPSILON, TOOL_TEMPLATE, TOKENS, ARCHITECTURE, ODD, TEMPLATE, MODEL)
+
+BAD_RECORDS = [
+    ("type", record(b"x", 13, b"")),
+    ("long", record(b"x", 9, struct.pack("<IQ", 0, 2**63))),
+    ("nested", record(b"x", 9, struct.pack("<IQIQ", 9, 1, 0, 0))),
+    ("nested, none", record(b"x", 9, struct.pack("<IQ", 9, 0))),
+    ("type, none", record(b"x", 9, struct.pack("<IQ", 13, 0))),
+    ("bool", record(b"x", 7, b"\x02")),
+    ("bools", record(b"x", 9, struct.pack("<IQ", 7, 3) + b"\x00\x02\x01")),
+    ("no key", record(b"", 0, b"\0")),
+    ("long key", record(b"x" * 65536, 0, b"\0")),
+    ("no UTF-8", record(b"x\xff", 0, b"\0")),
+    ("twice", TOKENS),
+    ("part", record(b"split.count", 2, b"\x02\x00")),
+]
 
 
 def gguf(records=RECORDS, version=3, data=4):
@@ -65,13 +81,23 @@ def leaves_of(model):
 def usual(model=None):
     return [
         section("gguf", model or gguf()),
-        section("tokenizer", MODEL + NESTED + TOKENS),
+        section("tokenizer", MODEL + ODD + TOKENS),
         section("template", TEMPLATE + TOOL_TEMPLATE),
     ]
 
 
+def with_section(index, **fields):
+    sections = usual()
+    sections[index] = (sections[index][0] | fields, sections[index][1])
+    return sections
+
+
 def named_file(**fields):
     return {"name": "part.gguf", "size": 7, "blake3": bytes(32), "sha256": bytes(32)} | fields
+
+
+def made(settings, files=()):
+    return {"tool": "quantize", "tool_version": "", "settings": settings, "files": list(files)}
 
 
 def signature(payload, key, payload_type=b"application/vnd.kinetic.bundle+cbor"):
@@ -79,6 +105,16 @@ def signature(payload, key, payload_type=b"application/vnd.kinetic.bundle+cbor")
     message = b"DSSEv1 %d %s %d " % (len(payload_type), payload_type, len(payload)) + payload
     signed = bindings.crypto_sign(message, secret)[:64]
     return {"algorithm": "ed25519", "public_key": public, "signature": signed}
+
+
+def forged(**fields):
+    return lambda payload: packed([signature(payload, KEYS[0]) | fields])
+
+
+def big_s(payload):
+    entry = signature(payload, KEYS[0])
+    s = int.from_bytes(entry["signature"][32:], "little") + ORDER
+    return packed([entry | {"signature": entry["signature"][:32] + s.to_bytes(32, "little")}])
 
 
 def manifest_of(entries, changes):
