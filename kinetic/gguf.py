@@ -131,6 +131,11 @@ class Gguf:
         shard.source.touch(tensor.offset, tensor.nbytes)
         return np.frombuffer(shard.source.buffer, np.uint8, tensor.nbytes, tensor.offset)
 
+    def release(self, name: str, offset: int, length: int) -> None:
+        """Take part of a tensor out of memory. Whoever reads it again reads it from the file again."""
+        tensor = self.tensors[name]
+        self.shards[tensor.shard].source.release(tensor.offset + offset, length)
+
     # -- files
 
     @property
@@ -166,6 +171,9 @@ class Source(Protocol):
 
     def touch(self, offset: int, length: int) -> None:
         """Called before these bytes are used for the first time. Raises Malformed if they are not what they were."""
+
+    def release(self, offset: int, length: int) -> None:
+        """Called when these bytes won't be used again soon: their memory may go."""
 
     def check_unchanged(self) -> None:
         """Raises FileProblem FILE_CHANGED if the file was written to since it was opened."""
@@ -249,6 +257,10 @@ class MappedFile:
     def touch(self, offset: int, length: int) -> None:
         """Nothing says what the bytes should be."""
 
+    def release(self, offset: int, length: int) -> None:
+        if self._map is not None:
+            release_pages(self._map, offset, length)
+
     def check_unchanged(self) -> None:
         now, then = os.fstat(self._file.fileno()), self.status
         if (now.st_size, now.st_mtime_ns) != (then.st_size, then.st_mtime_ns):
@@ -267,6 +279,14 @@ def _value_bytes(value: Any, kind: str) -> int:
     if isinstance(value, Array):
         return 4 + 8 + value._content.nbytes
     return 8 + len(value.encode()) if kind == "STRING" else _SIZES[kind]
+
+
+def release_pages(memory: mmap.mmap, offset: int, length: int) -> None:
+    """Take whole pages of a read-only map of a file out of this process's memory; the file keeps their content."""
+    begin = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
+    whole = (offset + length - begin) // mmap.PAGESIZE * mmap.PAGESIZE
+    if whole > 0 and hasattr(mmap, "MADV_DONTNEED"):
+        memory.madvise(mmap.MADV_DONTNEED, begin, whole)
 
 
 def _open_at_once(path: str, flags: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,7 +49,8 @@ class FileWeights(Mapping[str, "Weight"]):
             tensor = self._gguf.tensors[name]
             rows = tensor.shape[0] if len(tensor.shape) > 1 else 1
             data = self._gguf.data(name).reshape(rows, -1)
-            self._made[name] = Weight(name, tensor.ggml_type, tuple(tensor.shape), data)
+            release = functools.partial(self._gguf.release, name)
+            self._made[name] = Weight(name, tensor.ggml_type, tuple(tensor.shape), data, release)
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -169,6 +171,9 @@ class BundleSource:
         if self.leaves is not None:
             with _as_ours(self.path):
                 self.leaves.touch(offset, length)
+
+    def release(self, offset: int, length: int) -> None:
+        self.bundle.release(self.bundle.gguf.offset + offset, length)
 
     def check_unchanged(self) -> None:
         with _as_ours(self.path):

@@ -136,6 +136,13 @@ class Bundle:
         """The mapped bytes of a section."""
         return self.buffer[section.offset : section.end]
 
+    def release(self, offset: int, length: int) -> None:
+        """Take whole pages of the map out of memory; whoever reads them again reads them from the file again."""
+        begin = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
+        whole = (offset + length - begin) // mmap.PAGESIZE * mmap.PAGESIZE
+        if self._map is not None and whole > 0 and hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED, begin, whole)
+
     # -- the file
 
     def fileno(self) -> int:

@@ -28,6 +28,10 @@ BLOCK = 32
 Array = Any
 
 
+def _nothing(offset: int, length: int) -> None:
+    """There is nothing to give back."""
+
+
 class Weight(NamedTuple):
     """A tensor as it lies in the file: ``data`` is uint8 [rows, row bytes], ``shape`` is (N, K) or (K,)."""
 
@@ -35,6 +39,9 @@ class Weight(NamedTuple):
     ggml_type: int
     shape: tuple[int, ...]
     data: NDArray[np.uint8]
+    release: Callable[[int, int], None] = _nothing
+    """``release(offset, length)`` gives back the memory behind these bytes of ``data``; read again, they are there
+    again."""
 
 
 @dataclass(frozen=True)

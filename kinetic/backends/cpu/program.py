@@ -19,11 +19,11 @@ from kinetic.backends.cpu.memory import address, allocate, round_up
 from kinetic.backends.cpu.native import Kernels
 from kinetic.backends.cpu.pages import PageLayout, Pages
 from kinetic.backends.cpu.plan import Planner, Tape
-from kinetic.backends.cpu.weights import WeightStore
+from kinetic.backends.cpu.weights import WeightStore, check_table
 from kinetic.backends.cpu.workers import Workers
 from kinetic.backends.reference.candidates import not_finite
 from kinetic.bits import F32
-from kinetic.formats import by_type, check_scales
+from kinetic.formats import by_type
 from kinetic.types import Batch
 
 INSERTED = 256
@@ -44,7 +44,7 @@ class CpuProgram:
             self._tape: Tape = Planner(kernels, store, layout, CAPACITY).plan(nodes)
         store.close()
         table = self._tape.embed["table"]
-        check_scales(by_type(table.ggml_type, table.name), table.data, table.name)
+        check_table(table)
         self.vocab_size = self._tape.vocab_size
         self._program = np.zeros(tape.FIRST_FREE + 64, np.int64)
         self._rows = np.zeros((4, CAPACITY), np.int64)

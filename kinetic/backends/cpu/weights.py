@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +33,27 @@ class Packed:
     @property
     def group_bytes(self) -> int:
         return group_bytes(self.fmt, self.width)
+
+
+SLICE = 16 << 20
+"""Bytes of the file that are packed at a time, and then given back: most of a model is in memory once, not twice."""
+
+
+def check_table(table: Weight) -> None:
+    """Raises UnsupportedModel if a scale of an embedding table is not finite. Its rows stay in the file."""
+    fmt = by_type(table.ggml_type, table.name)
+    rows, row_bytes = table.data.shape
+    step = max(1, SLICE // row_bytes)
+    for first in range(0, rows, step):
+        piece = table.data[first : first + step]
+        check_scales(fmt, piece, table.name)
+        table.release(first * row_bytes, piece.nbytes)
+
+
+def _shares(first: int, last: int, count: int) -> Iterator[tuple[int, int]]:
+    """``first`` to ``last`` divided into ``count`` ranges."""
+    edges = [first + (last - first) * i // count for i in range(count + 1)]
+    return pairwise(edges)
 
 
 class WeightStore:
@@ -62,15 +85,20 @@ class WeightStore:
         fmt = by_type(weight.ggml_type, weight.name)
         rows, width = weight.shape
         source = np.ascontiguousarray(weight.data).reshape(rows, -1)
-        check_scales(fmt, source, weight.name)
         packed = Packed(fmt, self._arena.allocate((rows + GROUP - 1) // GROUP * group_bytes(fmt, width)), rows, width)
         pack = self._kernels.pack(fmt)
-        edges = [packed.groups * i // self._threads for i in range(self._threads + 1)]
+        row_bytes = source.shape[1]
 
-        def part(i: int) -> None:
-            pack(address(source), source.shape[1], rows, width, address(packed.data), edges[i], edges[i + 1])
+        def part(groups: tuple[int, int]) -> None:
+            pack(address(source), row_bytes, rows, width, address(packed.data), *groups)
 
-        list(self._pool.map(part, range(self._threads)))
+        step = max(1, SLICE // (GROUP * row_bytes))
+        for first in range(0, packed.groups, step):
+            last = min(first + step, packed.groups)
+            piece = source[first * GROUP : last * GROUP]
+            check_scales(fmt, piece, weight.name)
+            list(self._pool.map(part, _shares(first, last, self._threads)))
+            weight.release(first * GROUP * row_bytes, piece.nbytes)
         return packed
 
     def close(self) -> None:
