@@ -115,6 +115,9 @@ class Identity(NamedTuple):
 class Scripted:
     """An engine that draws what its script says, whatever the receipt says."""
 
+    context = limits.MAX_TOKENS
+    """Of a model; a verdict only notes that an answer filled another."""
+
     def __init__(self, changes: Mapping[str, Any]) -> None:
         script = default_engine() | dict(changes)
         self.profile: str = script["profile"]

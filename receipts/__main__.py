@@ -16,6 +16,7 @@ from receipts.encode import read_receipt
 from receipts.errors import VERDICTS, KtcError, worst
 from receipts.identity import question_id, receipt_id
 from receipts.sign import check_signatures, judge_signers, read_trusted
+from receipts.terminal import printable
 from receipts.verify import require_challenge
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         trust = read_trusted(options.key, options.trust)
     except KtcError as error:  # nothing can be judged then, so no receipt is
-        print(f"python -m receipts: {error}", file=sys.stderr)
+        print(printable(f"python -m receipts: {error}"), file=sys.stderr)
         return error.exit_code
     findings = [_examine(path, options, trust) for path in options.files]
     for finding in findings:
@@ -105,12 +106,13 @@ def _check(path: str, options: argparse.Namespace, trust: Trust | None) -> dict[
 
 
 def _sentence(finding: dict[str, Any]) -> str:
+    """One line that steers no terminal, whatever files and receipts are called and say."""
     file = finding["file"] if finding["file"].isprintable() else show(finding["file"], 200)
     if finding["exit_code"]:
-        return f"{file}: {VERDICTS[finding['exit_code']]} ({finding['name']}): {finding['message']}"
+        return printable(f"{file}: {VERDICTS[finding['exit_code']]} ({finding['name']}): {finding['message']}")
     warning = f"; {finding['warning']}" if finding["warning"] else ""
     signature = f"{finding['signature']}{warning}"
-    return f"{file}: consistent, not rerun; {signature}; receipt {finding['receipt_id']}"
+    return printable(f"{file}: consistent, not rerun; {signature}; receipt {finding['receipt_id']}")
 
 
 if __name__ == "__main__":

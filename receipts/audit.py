@@ -97,6 +97,22 @@ def _inside(folder: str) -> Iterator[Source]:
     yield from closed
 
 
+def is_among(path: str, sources: Iterable[Source], names: Iterable[str]) -> bool:
+    """Whether a file is one of those found under these names, or would be if it were there."""
+    place = os.path.realpath(path)
+    if any(os.path.realpath(source.path) == place for source in sources):
+        return True
+    if not place.lower().endswith(SUFFIXES):
+        return False
+    return any(_is_inside(place, os.path.realpath(name)) for name in names if os.path.isdir(name))
+
+
+def _is_inside(place: str, folder: str) -> bool:
+    """Whether it is somewhere below, and nothing on the way is hidden."""
+    steps = os.path.relpath(place, folder).split(os.sep)
+    return not any(step.startswith(".") for step in steps)
+
+
 def claims_to_be_receipt(data: bytes) -> bool:
     """Whether bytes that are no good receipt mean to be one: by the two fields of its file, or by its type.
 

@@ -3,7 +3,8 @@
 One JSON object a line: who wrote the file, the seed of the sample, then one
 verdict after the other, each on the disk before the next rerun begins. A
 verdict counts again only for the same bytes of the receipt under the same
-circumstances (engine, profile, device, method, model). Whoever can write the
+circumstances (engine, profile, device, method, model), and only where the
+model is found again and hashed. Whoever can write the
 file can write verdicts; it is made for its owner alone.
 """
 
@@ -30,7 +31,10 @@ _KINDS = {name: type(value) for name, value in Verdict(0, "", "")._asdict().item
 
 
 class State:
-    """The state file of one audit. Raises FileProblem if it can't be used, or is something else."""
+    """The state file of one audit, which no other can use meanwhile.
+
+    Raises FileProblem if it can't be used, is in use (BUSY), or is something else.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
@@ -44,6 +48,7 @@ class State:
             raise FileProblem(f"cannot write {self.path}: {error.strerror}", name="UNWRITABLE") from None
         try:
             _require_own(self.path, os.fstat(self._handle))
+            _lock(self.path, self._handle)
             self._begin(read_bounded(path, MAX_BYTES))
         except BaseException:
             self.close()
@@ -121,6 +126,24 @@ def _require_own(path: str, status: os.stat_result) -> None:
             f"{path} can be written by others, and with it verdicts: name a file of your own that only you can write"
         )
         raise FileProblem(message, name="EXPOSED_STATE")
+
+
+def _lock(path: str, handle: int) -> None:
+    """Keep other audits out until the handle is closed, where the system can."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_busy = not os.path.samestat(os.fstat(handle), os.stat(path))  # an audit that just ended took it away
+    except (BlockingIOError, FileNotFoundError):
+        is_busy = True
+    except OSError:  # a share that knows no locks
+        return
+    if is_busy:
+        message = f"{path} is in use by another audit: wait for that one, or name another file with --state"
+        raise FileProblem(message, name="BUSY")
 
 
 def _line(entry: dict[str, Any]) -> bytes:

@@ -15,7 +15,8 @@ from ktc.fields import Field, ListOf, Table, TextMap
 from receipts.errors import DIFFERS, IDENTICAL
 from receipts.identity import question_id
 from receipts.schema import RECEIPT, Record
-from receipts.show import ENDINGS, counted, printable
+from receipts.show import ENDINGS, counted
+from receipts.terminal import printable
 
 QUESTION, ANSWER, CLAIM = "question", "answer", "claim"
 
@@ -162,6 +163,7 @@ def as_json(found: Comparison) -> dict[str, Any]:
 
 def page(found: Comparison, receipts: tuple[Record, Record], names: tuple[str, str]) -> str:
     """The comparison for people; ``names`` are what to call the two."""
+    names = (printable(names[0]), printable(names[1]))
     lines = [_verdict(found, receipts)]
     lines += _listed("question", found.question, names)
     if found.answer:

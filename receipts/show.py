@@ -5,13 +5,13 @@ Nothing is rerun here and no key is pinned, so nothing is vouched for.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from receipts.encode import Receipt
 from receipts.identity import question_id, receipt_id
 from receipts.schema import OVERRIDES, PLAIN_ATTACHMENTS, PLAIN_OVERRIDES, PLAIN_SAMPLING, SAMPLING, Record
+from receipts.terminal import printable
 
 ENDINGS = {
     "end": "ended by an end token",
@@ -22,16 +22,8 @@ ENDINGS = {
 }
 """Stop reasons in words."""
 
-_STEERING = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""Characters that move the cursor, or that reorder or break a line."""
-
 _APART = frozenset(["seed", "rng"])
 """Settings that are always there, or the same in every receipt."""
-
-
-def printable(text: str) -> str:
-    """The text on one line, what steers a terminal escaped as in ``\\x1b``."""
-    return _STEERING.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def counted(number: int, word: str) -> str:

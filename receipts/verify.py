@@ -65,6 +65,10 @@ class Replayer(Protocol):
         """The model's own end tokens."""
 
     @property
+    def context(self) -> int:
+        """The most tokens that the model takes, prompt and output together."""
+
+    @property
     def features(self) -> frozenset[str]:
         """Which of ``features.FEATURES`` this engine reruns to the bit."""
 
@@ -279,7 +283,6 @@ def _next(draws: Iterator[Drawn], found: _Comparison) -> Drawn | None:
 
 
 def _judged(record: Record, replayer: Replayer, found: _Comparison, method: str, trail: bool) -> Verdict:
-    """The verdict after a rerun."""
     by = " by plain decoding" if method == "decode" else ""
     if found.is_settled:
         verdict = _differs(record, replayer, found, by)
@@ -369,13 +372,29 @@ def _distance(record: Record, expected: int, drawn: Drawn) -> str:
 
 def _identical(record: Record, replayer: Replayer, by: str) -> Verdict:
     count, is_prefix = len(record["output"]["tokens"]), record["stop"]["reason"] == "interrupt"
-    notes = []
-    if frozenset(record["stop"]["end_tokens"]) != replayer.end_tokens:
-        notes.append("the end tokens are not the model's own")
+    notes = _foreign(record, replayer)
+    sentence = "; ".join([_agreement(record, count, is_prefix, by), *notes])
+    return Verdict(IDENTICAL, "IDENTICAL", sentence, count, is_prefix, notes=tuple(notes))
+
+
+def _agreement(record: Record, count: int, is_prefix: bool, by: str) -> str:
+    if count == 0:
+        why = "the run was interrupted before its first token" if is_prefix else "the answer has no tokens"
+        return f"{why}: there was nothing to compare"
     tokens_are = "1 token is the one" if count == 1 else f"{count} tokens are the ones"
     sentence = f"{'its' if count == 1 else 'all'} {tokens_are} this model draws{by}"
     if is_prefix:
         sentence = f"the run was interrupted; its {tokens_are} this model draws{by} first"
     if record["logit_commit"]:
         sentence += ", and its logits agree" if count == 1 else f", and the logits of all {count} agree"
-    return Verdict(IDENTICAL, "IDENTICAL", "; ".join([sentence, *notes]), count, is_prefix, notes=tuple(notes))
+    return sentence
+
+
+def _foreign(record: Record, replayer: Replayer) -> list[str]:
+    """What ended the answer, or could have, and is the issuer's choice and not the model's."""
+    stop = record["stop"]
+    foreign = {
+        "the end tokens are": frozenset(stop["end_tokens"]) != replayer.end_tokens,
+        "the context is": stop["reason"] == "context" and record["overrides"]["context"] != replayer.context,
+    }
+    return [f"{what} not the model's own" for what, is_foreign in foreign.items() if is_foreign]

@@ -6,7 +6,7 @@
     print(to_html(audit.report()))
 
 What was rerun is kept in a state file, so that an interrupted audit goes on
-where it was. Signatures and trust are judged anew each time.
+where it was. Signatures and trust are judged anew each time, and models hashed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from blake3 import blake3
 
 from kinetic import store
-from kinetic.api.verify import Checker, Claim, claim_of, row_of, with_standing
+from kinetic.api.verify import Checker, Claim, claim_of, require_no_bundle, row_of, with_standing
 from kinetic.attest import foreign_errors
 from kinetic.errors import FileProblem, KineticError
 from kinetic.types import PROFILE
@@ -148,6 +148,7 @@ class Audit:
         """A refusal, or what is to be rerun; None for a file in a folder that is no receipt at all."""
         started, data = time.perf_counter(), b""
         try:
+            require_no_bundle(source.path)
             data = read_bounded(source.path)
             examined = self._checker.examine(data)
         except KtcError as error:
@@ -200,7 +201,15 @@ class Audit:
         verdict = self._state.get(item.digest, under) if self._state else None
         if verdict is None or (verdict.name == "DIFFERS" and self._checker.trail and not verdict.trail):
             return None
-        return _judged(item, verdict)._replace(is_kept=True)
+        return _judged(item, verdict)._replace(is_kept=True) if self._has_model(item) else None
+
+    def _has_model(self, item: _Due) -> bool:
+        """Whether the model is here, hashed anew: without it a kept verdict counts no more than in a first audit."""
+        try:
+            self._checker.require_model(_read_again(item))
+        except KtcError:  # which the rerun says again
+            return False
+        return True
 
     def _rerun(self, item: _Due, under: str) -> Row:
         started = time.perf_counter()

@@ -27,7 +27,7 @@ from kinetic.errors import FileProblem, KineticError, UsageError
 from kinetic.loader import LoadedFile, open_model_file
 from kinetic.types import PROFILE, ModelIdentity, Step
 from ktc.canonical import show
-from ktc.errors import KtcError, Unverifiable
+from ktc.errors import KtcError, Malformed, Unverifiable
 from receipts import checks, encode, identity, sign
 from receipts import verify as rules
 from receipts.report.rows import Row
@@ -54,8 +54,8 @@ class Checker:
 
     Without ``model`` the file is looked for by a receipt's digests, never by a
     name in the receipt. It is hashed again in any case, and what was hashed is
-    what runs. ``trust`` and ``at`` (seconds since 1970, else now) judge
-    signatures; ``challenge`` (hex) must have been answered; ``opening`` shows a
+    what runs. ``trust`` and ``at`` (seconds since 1970, else when this is made)
+    judge signatures; ``challenge`` (hex) must have been answered; ``opening`` shows a
     prompt that was withheld; ``method`` and ``trail`` are those of
     ``receipts.verify.verify``. ``on_hash`` is told bytes, ``on_rerun`` tokens
     of prompt and output: (done, in all). ``progress`` gets news of a line.
@@ -79,7 +79,9 @@ class Checker:
     ) -> None:
         if method not in rules.METHODS:
             raise UsageError(f"there is no method {method}: it is {' or '.join(rules.METHODS)}", name="NO_METHOD")
-        self._trust, self._at, self._opening = trust, at, opening
+        self._trust, self._opening = trust, opening
+        self.at = int(time.time()) if at is None else at
+        """When signatures are judged, all of them, in seconds since 1970."""
         self._challenge = None if challenge is None else _parse_challenge(challenge)
         self.device, self.method, self.trail, self._on_rerun = device, method, trail, on_rerun
         self._models = _Models(model, device, threads, on_hash, progress)
@@ -94,8 +96,9 @@ class Checker:
 
     def examine(self, receipt: str | os.PathLike[str] | bytes) -> Examined:
         """Everything but the rerun (steps 1 to 9 of FORMAT.md). Raises any KtcError."""
+        require_no_bundle(receipt)
         record, entries = encode.read_receipt(receipt)
-        standing = sign.judge_signatures(record, entries, self._trust, self.now())
+        standing = sign.judge_signatures(record, entries, self._trust, self.at)
         if self._challenge is not None:
             rules.require_challenge(record, self._challenge)
         return Examined(record, standing)
@@ -120,14 +123,14 @@ class Checker:
         self._models.require_unchanged()
         return verdict
 
+    def require_model(self, record: Record) -> None:
+        """Raises Unverifiable unless the receipt's model is here, found and hashed as for a rerun."""
+        self._models.require(record)
+
     def facts(self) -> list[tuple[str, str]]:
         """What stands above a report: by what means it was verified."""
-        judged = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.now()))
+        judged = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.at))
         return [("profile", PROFILE), ("device", self.device), ("method", self.method), ("judged at", judged)]
-
-    def now(self) -> int:
-        """When signatures are judged, in seconds since 1970."""
-        return int(time.time()) if self._at is None else self._at
 
     def close(self) -> None:
         self._models.close()
@@ -148,6 +151,13 @@ def check_file(checker: Checker, file: str) -> Row:
         return Row(file, rules.verdict_of(error), seconds=time.perf_counter() - started)
     verdict = checker.rerun(examined)
     return row_of(file, examined.record, verdict)._replace(seconds=time.perf_counter() - started)
+
+
+def require_no_bundle(receipt: str | os.PathLike[str] | bytes) -> None:
+    """Raises ktc's Malformed for what begins as a bundle; whoever verifies one by mistake should hear where to."""
+    is_bundle = receipt.startswith(store.BUNDLE_MAGIC) if isinstance(receipt, bytes) else store.is_bundle(receipt)
+    if is_bundle:
+        raise Malformed("this is a bundle and not a receipt: `kinetic verify` checks bundles", name="NOT_A_RECEIPT")
 
 
 def row_of(file: str, record: Record, verdict: rules.Verdict) -> Row:
@@ -213,13 +223,23 @@ class _Models:
 
     def get(self, record: Record) -> tuple[Model, ModelIdentity]:
         """The model of a receipt. Raises Unverifiable, for the same model always in the same words."""
-        claim = claim_of(record)
+        with self._turned_to(claim_of(record)):
+            return self._open(record)
+
+    def require(self, record: Record) -> None:
+        """The same without loading it: Unverifiable unless it is here, and hashed."""
+        with self._turned_to(claim_of(record)):
+            self._find_same(record)
+
+    @contextlib.contextmanager
+    def _turned_to(self, claim: Claim) -> Iterator[None]:
+        """This model is the one in question; a refusal in here is remembered."""
         if claim != self._claim:
             self._turn_to(claim)
         if self._refusal is not None:
             raise Unverifiable(str(self._refusal), name=self._refusal.name)
         try:
-            return self._open(record)
+            yield
         except Unverifiable as refusal:
             self._refusal = refusal
             raise
@@ -231,13 +251,19 @@ class _Models:
         self._claim, self._refusal = claim, None
 
     def _open(self, record: Record) -> tuple[Model, ModelIdentity]:
+        loaded, identity = self._find_same(record)
+        with _model_errors():
+            if self._model is None:
+                self._model = self._load(loaded)
+        return self._model, identity
+
+    def _find_same(self, record: Record) -> tuple[LoadedFile, ModelIdentity]:
+        """The file, found and hashed once, if it is the one that the receipt names."""
         with _model_errors():
             if self._loaded is None or self._identity is None:
                 self._loaded, self._identity = self._hash(_find(record, self._path))
             _require_same(claim_of(record), self._identity, self._loaded)
-            if self._model is None:
-                self._model = self._load(self._loaded)
-        return self._model, self._identity
+        return self._loaded, self._identity
 
     def _hash(self, path: Path) -> tuple[LoadedFile, ModelIdentity]:
         loaded = open_model_file(path)
@@ -320,7 +346,7 @@ class _Replayer:
         self._model, self._on_rerun = model, on_rerun
         self.files, self.architecture = identity.files, identity.architecture
         self.vocab_size = model.tokenizer.vocab_size
-        self.end_tokens = model.tokenizer.end_tokens
+        self.end_tokens, self.context = model.tokenizer.end_tokens, model.context
 
     def replay(self, record: Record, salt: bytes | None = None) -> Iterator[Step]:
         with _rerun_errors():

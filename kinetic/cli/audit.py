@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kinetic.cli import report_options as shared
 from kinetic.cli.parser import Subcommands
 from kinetic.cli.progress import Progress, news
-from kinetic.errors import INTERRUPTED
+from kinetic.errors import INTERRUPTED, UsageError
 
 if TYPE_CHECKING:
     from kinetic.api.audit import Audit
@@ -56,7 +57,10 @@ def _parse_seed(text: str) -> bytes:
 
 
 def main(options: Namespace) -> int:
-    shared.require_reports(options, options.names)
+    if options.sample_seed is not None and options.sample is None:
+        raise UsageError("--sample-seed says which ones a sample holds: say how many with --sample", name="NO_SAMPLE")
+    places = shared.require_reports(options, options.names)
+    _require_apart(options, places)
     arguments = shared.checker_options(options)
     from kinetic.api.audit import Audit
     from receipts.errors import worst
@@ -87,8 +91,29 @@ def main(options: Namespace) -> int:
             return INTERRUPTED
     report = audit.report()
     _conclude(options, audit, report)
-    shared.write_reports(options, report)
+    shared.write_reports(places, report)
     return worst(row.verdict.exit_code for row in report.rows)
+
+
+def _require_apart(options: Namespace, places: Mapping[str, str]) -> None:
+    """What is written is none of what is audited, and each of it a file of its own. Raises UsageError, FileProblem."""
+    outputs = {f"--{form}": place for form, place in places.items()}
+    if options.state is not None:
+        outputs["--state"] = os.path.realpath(options.state)
+        if outputs["--state"] in places.values():
+            raise UsageError("a report can't be the state of the audit too: name another file", name="REPORT_TWICE")
+    if not outputs:
+        return
+    from kinetic.attest import foreign_errors
+    from receipts.audit import find_files, is_among
+
+    with foreign_errors():
+        sources = find_files(options.names)
+    for flag, place in outputs.items():
+        if is_among(place, sources, options.names):
+            raise UsageError(
+                f"{shared.shown(place)} is among the files to audit: name another file for {flag}", name="OVER_INPUT"
+            )
 
 
 def _state(options: Namespace) -> Any:

@@ -143,8 +143,10 @@ def _use_utf8() -> None:
 
 
 def _complain(error: KineticError) -> int:
-    try:
-        print(f"kinetic: {error}", file=sys.stderr, flush=True)
+    from receipts.terminal import printable  # Not at the top: most commands have nothing to complain of.
+
+    try:  # it may name a file, and a name may hold anything
+        print(printable(f"kinetic: {error}"), file=sys.stderr, flush=True)
     except OSError:
         _drop(sys.stderr)
     return error.exit_code

@@ -52,6 +52,8 @@ def _path(output: str | None) -> Path:
 def _print(options: Namespace, secret_file: Path, public_file: str, key_id: str, public: bytes) -> None:
     from base64 import b64encode
 
+    from receipts.terminal import printable
+
     encoded = b64encode(public).decode("ascii")
     if options.json:
         import json
@@ -60,5 +62,5 @@ def _print(options: Namespace, secret_file: Path, public_file: str, key_id: str,
         print(json.dumps({"key_id": key_id, "public_key": encoded, **names}, ensure_ascii=False))
         return
     print(f"key {key_id}")
-    print(f"sign with    --sign {secret_file}   (whoever has this file signs as you)")
-    print(f'others pin   --key {public_file}   (in a trust file: public_key = "{encoded}")')
+    print(f"sign with    --sign {printable(str(secret_file))}   (whoever has this file signs as you)")
+    print(f'others pin   --key {printable(public_file)}   (in a trust file: public_key = "{encoded}")')

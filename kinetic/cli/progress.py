@@ -14,7 +14,9 @@ FIRST_AFTER, EVERY = 0.4, 0.1
 
 def news(line: str) -> None:
     """One line worth telling, such as why the first run takes longer."""
-    print(f"kinetic: {line}", file=sys.stderr, flush=True)
+    from receipts.terminal import printable
+
+    print(printable(f"kinetic: {line}"), file=sys.stderr, flush=True)
 
 
 class Progress:

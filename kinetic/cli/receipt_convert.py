@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kinetic.cli.parser import Subcommands
 from kinetic.cli.receipt_files import about, load, require_writable, said, write
+from kinetic.cli.report_options import shown
 from kinetic.errors import UsageError
 
 HELP = "write a receipt as JSON or as CBOR"
@@ -40,5 +41,5 @@ def main(options: Namespace) -> int:
     with about(options.file):
         data = encoded(loaded.receipt, form)
     write(options.output, data, options.file)
-    print(f"{options.output}: {form}, receipt {receipt_id(loaded.receipt.record)}")
+    print(f"{shown(options.output)}: {form}, receipt {receipt_id(loaded.receipt.record)}")
     return 0

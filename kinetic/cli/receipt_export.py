@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from kinetic.cli.parser import Subcommands
 from kinetic.cli.progress import Progress, news
-from kinetic.cli.receipt_files import Loaded, about, load, require_writable, said, write
+from kinetic.cli.receipt_files import Loaded, about, load, load_opening, require_writable, said, write
+from kinetic.cli.report_options import shown
 from kinetic.errors import UsageError
 
 if TYPE_CHECKING:
@@ -75,6 +76,8 @@ def _require_sense(options: Namespace) -> None:
             value = getattr(options, name)
             if options.format != kind and value is not None and value is not False:
                 raise UsageError(f"--{name} is for {kind} alone", name="BAD_ARGUMENTS")
+    if options.issuer is not None and (not options.issuer.strip() or not options.issuer.isprintable()):
+        raise UsageError("--issuer is a URI of who signs, in UTF-8: leave it out, or name one", name="BAD_ISSUER")
     if options.format != "dsse" and options.sign is None:
         raise UsageError(f"{options.format} is signed anew: name a secret key with --sign", name="NO_KEY")
 
@@ -109,7 +112,7 @@ def _exported(options: Namespace, loaded: Loaded, pair: KeyPair | None) -> bytes
 def _written(options: Namespace, loaded: Loaded) -> str:
     from receipts.identity import receipt_id
 
-    return f"{options.output}: {options.format}, receipt {receipt_id(loaded.receipt.record)}"
+    return f"{shown(options.output)}: {options.format}, receipt {receipt_id(loaded.receipt.record)}"
 
 
 # The one export that needs the engine
@@ -119,16 +122,18 @@ def _summarise(options: Namespace, loaded: Loaded, pair: KeyPair) -> int:
     """Rerun the receipt, and write what came of it if it could be judged."""
     from receipts import export
     from receipts.errors import DIFFERS, IDENTICAL, VERDICTS
+    from receipts.terminal import printable
 
     made = _verify(options, loaded)
     verdict = made.verdict
     if verdict.exit_code not in (IDENTICAL, DIFFERS):
         word = VERDICTS.get(verdict.exit_code, "FAULT")
-        print(f"kinetic: {word} ({verdict.name}): nothing is written: {verdict.sentence}", file=sys.stderr)
+        message = f"kinetic: {word} ({verdict.name}): nothing is written: {verdict.sentence}"
+        print(printable(message), file=sys.stderr)
         return verdict.exit_code
     write(options.output, export.summary(loaded.receipt.record, made, pair), options.file)
     result = "PASSED" if verdict.exit_code == IDENTICAL else "FAILED"
-    print(f"{_written(options, loaded)}: {result}: {verdict.sentence}")
+    print(printable(f"{_written(options, loaded)}: {result}: {verdict.sentence}"))
     return verdict.exit_code
 
 
@@ -140,10 +145,9 @@ def _verify(options: Namespace, loaded: Loaded) -> Verification:
     from kinetic.api.verify import verify_receipt
     from ktc.signature import key_id
     from receipts.export import Verification
-    from receipts.withhold import read_opening
 
     trust, trust_sha256 = _trust(options)
-    opening = None if options.opening is None else read_opening(options.opening)
+    opening = None if options.opening is None else load_opening(options.opening)
     with (
         Progress("hashing the model", quiet=options.quiet) as hashing,
         Progress("rerunning the answer", quiet=options.quiet) as rerunning,

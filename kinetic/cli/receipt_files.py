@@ -15,6 +15,7 @@ from kinetic.errors import FileProblem, UsageError
 if TYPE_CHECKING:
     from ktc.errors import KtcError
     from receipts.encode import Receipt
+    from receipts.withhold import Opening
 
 Command = Callable[[Namespace], int]
 
@@ -46,9 +47,10 @@ def said(command: Command) -> Command:
 def complain(error: KtcError) -> int:
     """One line on standard error; returns the exit code."""
     from receipts.errors import VERDICTS
+    from receipts.terminal import printable
 
-    word = VERDICTS[error.exit_code] if error.exit_code >= 10 else ""
-    print(f"kinetic: {word} ({error.name}): {error}" if word else f"kinetic: {error}", file=sys.stderr)
+    kind = f"{VERDICTS[error.exit_code]} ({error.name}): " if error.exit_code >= 10 else ""
+    print(printable(f"kinetic: {kind}{error}"), file=sys.stderr)
     return error.exit_code
 
 
@@ -72,6 +74,16 @@ def load(path: str, *, answer: bool = True) -> Loaded:
         return Loaded(path, data, receipt, signers)
 
 
+def load_opening(path: str) -> Opening:
+    """Read what shows a withheld prompt. Raises any KtcError; the message names the file, once."""
+    from ktc.files import read_bounded
+    from receipts.withhold import read_opening
+
+    data = read_bounded(path)
+    with about(path):
+        return read_opening(data)
+
+
 @contextlib.contextmanager
 def about(path: str) -> Iterator[None]:
     """Errors in here are about this file, and say so."""
@@ -85,7 +97,7 @@ def about(path: str) -> Iterator[None]:
 
 def require_writable(path: str, *inputs: str | None) -> None:
     """Raise unless a file can be put there that is none of ``inputs``, and no model, key or opening."""
-    from kinetic.cli.run_receipt import PRECIOUS
+    from kinetic.cli.run_receipt import is_precious
 
     if path in ("", "-"):
         raise UsageError("-o needs the name of a file", name="NO_OUTPUT_FILE")
@@ -98,9 +110,7 @@ def require_writable(path: str, *inputs: str | None) -> None:
         return
     if not os.path.isfile(path):
         raise FileProblem(f"{path} is no regular file: name another one to write to", name="NOT_A_FILE")
-    with open(path, "rb") as file:
-        is_precious = file.read(64).startswith(PRECIOUS)
-    if is_precious or any(name and os.path.exists(name) and os.path.samefile(path, name) for name in inputs):
+    if is_precious(path) or any(name and os.path.exists(name) and os.path.samefile(path, name) for name in inputs):
         raise UsageError(
             f"{path} is an input, a model, a key or an opening: name another file to write to", name="OUTPUT_OVER_INPUT"
         )

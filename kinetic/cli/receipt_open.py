@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kinetic.cli.parser import Subcommands
 from kinetic.cli.progress import Progress
-from kinetic.cli.receipt_files import about, load, said
+from kinetic.cli.receipt_files import about, load, load_opening, said
 
 if TYPE_CHECKING:
     from receipts.schema import Record
@@ -34,11 +34,10 @@ def add(commands: Subcommands) -> None:
 
 def main(options: Namespace) -> int:
     from receipts.identity import receipt_id
-    from receipts.withhold import open_prompt, read_opening
+    from receipts.withhold import open_prompt
 
-    loaded = load(options.file)
+    loaded, opening = load(options.file), load_opening(options.opening)
     with about(options.opening):
-        opening = read_opening(options.opening)
         tokens: list[int] = open_prompt(loaded.receipt.record, opening)["prompt"]["tokens"]
     text = None if options.model is None else _text(options.model, loaded.receipt.record, tokens)
     if options.json:
@@ -75,11 +74,12 @@ def _page(options: Namespace, tokens: Sequence[int], text: str | None) -> str:
     import shlex
     import textwrap
 
-    from receipts.show import counted, printable
+    from receipts.show import counted
+    from receipts.terminal import printable
 
     ids = textwrap.fill(" ".join(map(str, tokens)), 100, initial_indent="  ", subsequent_indent="  ")
     lines = [f"the opening is this receipt's; its prompt has {counted(len(tokens), 'token')}:", ids]
     if text is not None:
         lines += ["as text:", *(f"  {printable(line)}" for line in text.split("\n"))]
     words = ["kinetic", "verify-receipt", options.file, "--opening", options.opening]
-    return "\n".join([*lines, f"rerun it with: {shlex.join(words)}"]) + "\n"
+    return "\n".join([*lines, f"rerun it with: {printable(shlex.join(words))}"]) + "\n"

@@ -6,6 +6,7 @@ from argparse import Namespace
 
 from kinetic.cli.parser import Subcommands
 from kinetic.cli.receipt_files import about, load, require_writable, said, write
+from kinetic.cli.report_options import shown
 
 HELP = "add a signature to a receipt"
 
@@ -37,5 +38,5 @@ def main(options: Namespace) -> int:
         signed = with_signature(loaded.receipt, pair)
         data = encoded(signed, form_of(loaded.data))
     write(output, data, options.file)
-    print(f"{output}: receipt {receipt_id(signed.record)} signed by key {key_id(pair.public)}")
+    print(f"{shown(output)}: receipt {receipt_id(signed.record)} signed by key {key_id(pair.public)}")
     return 0

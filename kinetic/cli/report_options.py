@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kinetic.cli.parser import Parser
 from kinetic.cli.progress import news
+from kinetic.cli.run_receipt import is_precious
 from kinetic.errors import FileProblem, UsageError
 
 if TYPE_CHECKING:
@@ -76,6 +77,8 @@ def checker_options(options: Namespace) -> dict[str, Any]:
     """What the flags say, as arguments of ``kinetic.api.verify.Checker``. Reads the files of keys and trust."""
     if options.key and options.trust is not None:
         raise UsageError("--key and --trust both say whom to trust: give one of them", name="TRUST_TWICE")
+    if options.at is not None and not options.key and options.trust is None:
+        raise UsageError("--at says when keys are judged: name some with --key or --trust", name="NO_TRUST")
     from kinetic.attest import foreign_errors
     from receipts.sign import read_trusted
 
@@ -93,8 +96,8 @@ def checker_options(options: Namespace) -> dict[str, Any]:
     }
 
 
-def require_reports(options: Namespace, inputs: Sequence[str]) -> None:
-    """A report that can't or mustn't be written there should be known before the work, not after."""
+def require_reports(options: Namespace, inputs: Sequence[str]) -> dict[str, str]:
+    """Where each report goes, links followed: one that can't or mustn't be written should be known before the work."""
     named = [(form, getattr(options, form)) for form in FORMS if getattr(options, form) is not None]
     places = [os.path.realpath(path) for _, path in named]
     if len(set(places)) != len(places):
@@ -102,8 +105,11 @@ def require_reports(options: Namespace, inputs: Sequence[str]) -> None:
     taken = {os.path.realpath(path) for path in (*inputs, *options.key, options.trust, options.model) if path}
     for (form, path), place in zip(named, places, strict=True):
         _require_place(f"--{form}", path, place)
-        if place in taken or _is_model(place):
-            raise UsageError(f"{path} is what is read, or a model: name another file for --{form}", name="OVER_INPUT")
+        if place in taken or is_precious(place):
+            raise UsageError(
+                f"{path} is what is read, a model, a key or the like: name another file for --{form}", name="OVER_INPUT"
+            )
+    return {form: place for (form, _), place in zip(named, places, strict=True)}
 
 
 def _require_place(flag: str, path: str, place: str) -> None:
@@ -118,19 +124,9 @@ def _require_place(flag: str, path: str, place: str) -> None:
         raise FileProblem(f"the folder {folder} can't be written, so the report can't be", name="READ_ONLY")
 
 
-def _is_model(path: str) -> bool:
-    if not os.path.isfile(path):
-        return False
-    try:
-        with open(path, "rb") as file:
-            return file.read(8).startswith((b"GGUF", b"\x89KTC\r\n\x1a\n"))
-    except OSError:
-        return False
-
-
-def write_reports(options: Namespace, report: Report) -> None:
-    """The reports that were asked for, each whole or not at all."""
-    if all(getattr(options, form) is None for form in FORMS):
+def write_reports(places: Mapping[str, str], report: Report) -> None:
+    """The reports that were asked for, each whole or not at all, at the places that ``require_reports`` found."""
+    if not places:
         return
     from kinetic.attest import foreign_errors
     from ktc.files import write_atomic
@@ -138,9 +134,8 @@ def write_reports(options: Namespace, report: Report) -> None:
 
     forms = {"junit": to_junit, "sarif": to_sarif, "html": to_html}
     with foreign_errors():
-        for form, write in forms.items():
-            if (path := getattr(options, form)) is not None:
-                write_atomic(path, write(report).encode("utf-8"))
+        for form, place in places.items():
+            write_atomic(place, forms[form](report).encode("utf-8"))
 
 
 def shown(path: str) -> str:
@@ -153,7 +148,7 @@ def shown(path: str) -> str:
 def sentence(row: Row) -> str:
     """A verdict in one line: the word, the reason's name, the sentence, and what the signatures are worth."""
     from receipts.report.rows import reason, word
-    from receipts.show import printable
+    from receipts.terminal import printable
 
     verdict = row.verdict
     name = f" ({why})" if (why := reason(verdict)) else ""

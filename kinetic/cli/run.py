@@ -18,6 +18,7 @@ from kinetic.errors import INTERRUPTED
 
 if TYPE_CHECKING:
     from kinetic.api import Completion, Model, Stream
+    from kinetic.api.answer import Stats
     from kinetic.attest import Saved
 
 HELP = "ask a model, and keep a receipt of its answer"
@@ -105,14 +106,21 @@ def _report(options: Namespace, model: Model, answer: Completion, saved: Saved |
         print(json.dumps(_as_json(options, model, answer, saved), ensure_ascii=False))
     if options.quiet:
         return
+    from receipts.terminal import printable
+
     stats = answer.stats
     print(
-        f"kinetic: prompt {_tokens(stats.prompt_tokens)}{_speed(stats.prompt_speed)}, "
+        f"kinetic: prompt {_prompt(options, stats)}, "
         f"answer {_tokens(len(answer.tokens))}{_speed(stats.decode_speed)}, ended by {answer.stop_reason}\n"
-        f"kinetic: seed {answer.seed}, device {model.device_name}, model {model.path.name}"
+        f"kinetic: seed {answer.seed}, device {model.device_name}, model {printable(model.path.name)}"
         f"{f', {model.profile_note}' if model.profile_note else ''}",
         file=sys.stderr,
     )
+
+
+def _prompt(options: Namespace, stats: Stats) -> str:
+    """Its length and speed, unless it is kept back: then how long it is is nobody's business."""
+    return "withheld" if options.withhold_prompt else f"{_tokens(stats.prompt_tokens)}{_speed(stats.prompt_speed)}"
 
 
 def _tokens(count: int) -> str:
@@ -127,14 +135,14 @@ def _speed(tokens_per_second: float) -> str:
 def _as_json(options: Namespace, model: Model, answer: Completion, saved: Saved | None) -> dict[str, Any]:
     from kinetic.types import PROFILE
 
-    stats = answer.stats
+    # Who withholds a prompt doesn't want it, or its length, in a log of answers either; the opening has it.
+    withheld, stats = options.withhold_prompt, answer.stats
     return {
         "text": answer.text,
         "stop_reason": answer.stop_reason,
         "seed": str(answer.seed),
         "tokens": list(answer.tokens),
-        # Who withholds a prompt doesn't want it in a log of answers either; the opening has it.
-        "prompt_tokens": [] if options.withhold_prompt else list(answer.prompt_tokens),
+        "prompt_tokens": [] if withheld else list(answer.prompt_tokens),
         "model": str(model.path),
         "device": model.device_name,
         "profile": PROFILE,
@@ -144,9 +152,9 @@ def _as_json(options: Namespace, model: Model, answer: Completion, saved: Saved 
         "key_id": saved.key_id if saved else "",
         "opening": saved.opening if saved else "",
         "stats": {
-            "prompt_tokens": stats.prompt_tokens,
-            "prompt_seconds": round(stats.prompt_seconds, 6),
-            "prompt_tokens_per_second": round(stats.prompt_speed, 3),
+            "prompt_tokens": 0 if withheld else stats.prompt_tokens,
+            "prompt_seconds": 0.0 if withheld else round(stats.prompt_seconds, 6),
+            "prompt_tokens_per_second": 0.0 if withheld else round(stats.prompt_speed, 3),
             "answer_tokens": len(answer.tokens),
             "decode_seconds": round(stats.decode_seconds, 6),
             "decode_tokens_per_second": round(stats.decode_speed, 3),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kinetic.cli.parser import Parser
+from kinetic.cli.report_options import as_argument
 from kinetic.errors import FileProblem, UsageError
 from kinetic.types import Sampling
 
@@ -88,10 +89,21 @@ def _add_receipt(parser: Parser) -> None:
     group = parser.add_argument_group("receipt", "All but the first need the first.")
     group.add_argument("--receipt", metavar="FILE", help="write a receipt (JSON; CBOR if the name ends in .cbor)")
     group.add_argument("--sign", metavar="KEY", help="sign it with this secret key, from `kinetic keygen`")
-    group.add_argument("--challenge", metavar="HEX", help="take the seed from what somebody else chose, 16 to 64 bytes")
+    group.add_argument(
+        "--challenge",
+        type=as_argument(_parse_challenge),
+        metavar="HEX",
+        help="take the seed from what somebody else chose, 16 to 64 bytes",
+    )
     group.add_argument("--commit", action="store_true", help="put a digest of each token's logits into it")
     group.add_argument("--withhold-prompt", action="store_true", help="keep the prompt out of it, in an opening")
     group.add_argument("--opening", metavar="FILE", help="where the opening goes; answer.opening.json by default")
+
+
+def _parse_challenge(text: str) -> str:
+    from receipts.checks import parse_challenge
+
+    return parse_challenge(text)
 
 
 def _bias(text: str) -> tuple[int, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
     from kinetic.attest import Saved
     from ktc.signature import KeyPair
 
-PRECIOUS = (
-    *(b"GGUF", b"\x89KTC\r\n\x1a\n", b"-----BEGIN ", b'{\n  "type": "kinetic-opening"'),
-    *(b'{"type": "kinetic-audit-state"', b'format = "kinetic-trust"'),
+PRECIOUS = re.compile(
+    rb"""\A(?:GGUF|\x89KTC\r\n\x1a\n|-----BEGIN |\s*\{\s*"type"\s*:\s*"kinetic-(?:opening|audit-state)")"""
+    rb"""|^[ \t]*format[ \t]*=[ \t]*["']kinetic-trust["']""",
+    re.MULTILINE,
 )
 """How files begin that no output replaces: models, bundles, keys, openings, states of audits, trust files."""
 
@@ -41,7 +43,7 @@ def wanted(options: Namespace) -> Keeping | None:
 
     receipt = _writable(options.receipt, "receipt")
     inputs = (options.file or "-", options.sign, options.sign and f"{options.sign}.pub")
-    if any(_is_same(receipt, name) for name in inputs) or _is_precious(receipt):
+    if any(_is_same(receipt, name) for name in inputs) or is_precious(receipt):
         raise UsageError(
             f"{receipt} is a key, an opening, or what the answer comes from, a model or the prompt:"
             " name another file for the receipt",
@@ -101,9 +103,10 @@ def _is_same(path: Path, name: str | None) -> bool:
     return False
 
 
-def _is_precious(path: Path) -> bool:
-    if not path.is_file():
+def is_precious(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is there that begins as one of those that no output replaces."""
+    if not os.path.isfile(path):
         return False
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        return file.read(64).startswith(PRECIOUS)
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        return PRECIOUS.search(file.read(4096)) is not None
     return False

@@ -35,6 +35,8 @@ def add(commands: Subcommands) -> None:
 def main(options: Namespace) -> int:
     if options.key and options.trust is not None:
         raise UsageError("--key and --trust both say whom to trust: give one of them", name="TRUST_TWICE")
+    if options.at is not None and not options.key and options.trust is None:
+        raise UsageError("--at says when keys are judged: name some with --key or --trust", name="NO_TRUST")
     from kinetic.api.bundle import read_trust
     from receipts.errors import worst
 
@@ -55,7 +57,10 @@ def _verify(options: Namespace, file: str, trust: Any) -> int:
 
         print(json.dumps({"file": file} | report, ensure_ascii=False), flush=True)
     elif code:
-        print(f"{shared.shown(file)}: {report['verdict']} ({report['name']}): {report['message']}", file=sys.stderr)
+        from receipts.terminal import printable
+
+        message = printable(f"{report['verdict']} ({report['name']}): {report['message']}")
+        print(f"{shared.shown(file)}: {message}", file=sys.stderr)
     elif not options.quiet:
         print(f"{shared.shown(file)}: {_findings(report)}", flush=True)
     return code

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kinetic.cli import report_options as shared
 from kinetic.cli.parser import Subcommands
 from kinetic.cli.progress import Progress
+from kinetic.errors import UsageError
 
 if TYPE_CHECKING:
     from kinetic.api.verify import Checker
@@ -38,7 +39,9 @@ def _parse_challenge(text: str) -> str:
 
 
 def main(options: Namespace) -> int:
-    shared.require_reports(options, [*options.files, options.opening or ""])
+    if options.opening is not None and len(options.files) > 1:
+        raise UsageError("an opening is that of one receipt: verify that one alone", name="ONE_OPENING")
+    places = shared.require_reports(options, [*options.files, options.opening or ""])
     arguments = shared.checker_options(options) | {"challenge": options.challenge, "opening": _opening(options.opening)}
     from kinetic.api.verify import Checker
     from receipts.errors import worst
@@ -49,7 +52,7 @@ def main(options: Namespace) -> int:
         Checker(**arguments, on_hash=hashing, on_rerun=rerunning) as checker,
     ):
         rows = [_verify(options, checker, file, (hashing, rerunning)) for file in options.files]
-        shared.write_reports(options, _report(options, checker, rows))
+        shared.write_reports(places, _report(options, checker, rows))
     return worst(row.verdict.exit_code for row in rows)
 
 
@@ -57,10 +60,10 @@ def _opening(path: str | None) -> Any:
     if path is None:
         return None
     from kinetic.attest import foreign_errors
-    from receipts.withhold import read_opening
+    from kinetic.cli.receipt_files import load_opening
 
     with foreign_errors():
-        return read_opening(path)
+        return load_opening(path)
 
 
 def _verify(options: Namespace, checker: Checker, file: str, bars: tuple[Progress, ...]) -> Row:

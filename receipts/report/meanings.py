@@ -21,7 +21,7 @@ _ADVICE = {
     "UNVERIFIABLE": "This says nothing about the answer. Verify it where profile, model and opening are at hand.",
     "UNREADABLE": "Check that the file is there and that it may be read.",
     "FAULT": "Verify the receipt again. If it fails again, report the fault with the receipt.",
-    "LIMIT": "Raise the limit only for receipts whose issuer you trust: a rerun costs what the receipt asks for.",
+    "LIMIT": "Limits are fixed, so that no file costs more than it is worth. Do not rely on what was not checked.",
     "DIFFERS": (
         "The receipt was edited, or made by another model, by other settings than it names, or by an engine whose "
         "arithmetic is not the profile's. The gap tells how near the two best tokens were."
@@ -39,7 +39,7 @@ _NAMES = {
     "OUTPUT_DIGEST": "The digest in the receipt is not that of its output tokens.",
     "PROFILE": "The receipt was made under another numerics profile than this engine computes.",
     "PROMPT_DIGEST": "The digest in the receipt is not that of its prompt tokens.",
-    "RERUN_COST": "A rerun would take more tokens than the limit that was set.",
+    "RERUN_COST": "A rerun would take more tokens than the limit allows.",
     "REVOKED_KEY": "The signer's key is revoked.",
     "STOP_REASON": "The receipt's stop reason is at odds with its tokens.",
     "TEXT": "The receipt's text is not what its output tokens give.",

@@ -1,94 +1,31 @@
-"""``kinetic audit``: fifty receipts of which three were tampered with, two models, samples, and Ctrl-C."""
+"""``kinetic audit``: fifty receipts of which three were tampered with, two models, samples, reports."""
 
 import json
 import re
-import shutil
-import signal
 from xml.etree import ElementTree
 
 import pytest
 
-from kinetic import store
 from kinetic.api import Model
 from kinetic.api import model as model_module
 from kinetic.api.verify import Checker
-from kinetic.cli import main
+from ktc.digest import token_digest
 from ktc.keys import write_key_pair
 from receipts.audit import choose
 from receipts.encode import read_receipt, write_receipt
 from receipts.identity import receipt_id
-from receipts.sign import sign_record
+from tests.support.fifty_receipts import BAD, arrive, audit, make, states, tamper
 from tests.support.sample_receipts import SEED
-from tests.support.talking_model import write_talker
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A folder ``r`` of fifty signed receipts, of two models, whose answers are a matter of chance."""
-    folder = tmp_path_factory.mktemp("fifty")
-    (folder / "r" / "more").mkdir(parents=True)
-    for half, answer in enumerate((b"one day", b"may be")):
-        path = write_talker(folder / f"model{half}.gguf", answer, scale=0.02)
-        with Model(path, threads=1) as model:
-            for index in range(half, 50, 2):
-                record = model.generate("x", seed=index, max_tokens=12).receipt()
-                name = f"{'more/' if index > 40 else ''}a{index:02}.{'cbor' if index % 5 == 0 else 'json'}"
-                form = name[-4:].lstrip(".")
-                write_receipt(folder / "r" / name, record, [sign_record(record, SEED)], form=form)
-    return folder
+    return make(tmp_path_factory.mktemp("fifty"))
 
 
 @pytest.fixture(autouse=True)
 def folder(made, monkeypatch, tmp_path):
-    monkeypatch.setenv("KINETIC_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(store, "RACY_NS", -(10**18))
-    folder = tmp_path / "here"
-    shutil.copytree(made, folder)
-    for model in folder.glob("*.gguf"):
-        store.digests(model)
-    monkeypatch.chdir(folder)
-    return folder
-
-
-def audit(*words):
-    return main(["audit", *map(str, words), "-t", "1"])
-
-
-def states(tmp_path):
-    return list((tmp_path / "home" / "audits").iterdir())
-
-
-def edit(path, change):
-    envelope = json.loads(path.read_text())
-    change(envelope)
-    path.write_text(json.dumps(envelope))
-
-
-def tamper(folder):
-    """A token of one, the text of another, a bit of a signature of a third; the first two are signed anew."""
-
-    def resign(envelope):
-        envelope["signatures"] = [sign_record(envelope["receipt"], SEED)]
-
-    def token(envelope):
-        tokens = envelope["receipt"]["output"]["tokens"]
-        tokens[2] = tokens[2] ^ 1
-        resign(envelope)
-
-    def text(envelope):
-        envelope["receipt"]["text"] += "."
-        resign(envelope)
-
-    def signature(envelope):
-        entry = envelope["signatures"][0]
-        entry["signature"] = entry["signature"][:-3] + ("A" if entry["signature"][-3] != "A" else "E") + "=="
-
-    edit(folder / "r" / "a07.json", token)
-    edit(folder / "r" / "a18.json", text)
-    edit(folder / "r" / "more" / "a43.json", signature)
-
-
-BAD = {"r/a07.json": "DIFFERS", "r/a18.json": "MALFORMED", "r/more/a43.json": "SIGNATURE"}
+    return arrive(made, tmp_path, monkeypatch)
 
 
 def test_fifty_of_which_three_were_tampered_with(folder, capsys, tmp_path):
@@ -217,77 +154,78 @@ def test_samples_that_are_none(words, capsys):
     assert capsys.readouterr().err.count("\n") == 1
 
 
-# Interrupted and resumed
-
-
-def interrupt_after(monkeypatch, count):
-    """Ctrl-C in the middle of a rerun; gives the list of what was rerun."""
-    rerun, real = [], Checker.rerun_record
-
-    def interrupted(self, record):
-        if len(rerun) == count:
-            signal.raise_signal(signal.SIGINT)
-        rerun.append(receipt_id(record))
-        return real(self, record)
-
-    monkeypatch.setattr(Checker, "rerun_record", interrupted)
-    return rerun
-
-
-def test_ctrl_c_loses_nothing(folder, monkeypatch, capsys, tmp_path):
+def test_what_a_sample_leaves_out_and_contradicts_itself_is_malformed_all_the_same(folder, capsys):
     tamper(folder)
-    with monkeypatch.context() as patch:
-        first = interrupt_after(patch, 20)
-        assert audit("r") == 130
+    (folder / "r" / "more" / "a43.json").unlink()
+    names = sorted(receipt_id(read_receipt(path).record) for path in (folder / "r").rglob("a*.*"))
+    edited = names.index(receipt_id(read_receipt("r/a07.json").record))
+    seed = next(bytes([index]) * 32 for index in range(256) if edited not in choose(49, 1, bytes([index]) * 32))
+    assert audit("r", "--sample", "1", "--sample-seed", seed.hex(), "--json") == 11
+    rows = {row["file"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert (rows["r/a07.json"]["verdict"], rows["r/a07.json"]["name"]) == ("MALFORMED", "OUTPUT_DIGEST")
+    assert rows["r/a07.json"]["method"] == "", "no rerun was needed to see that"
+    assert sum(row["verdict"] == "NOT_RERUN" for row in rows.values()) >= 46
+
+
+def test_what_of_a_sample_could_not_be_judged_is_said(folder, capsys):
+    (folder / "model1.gguf").unlink()
+    assert audit("r", "--sample", "100%") == 13
+    says = "sample: 50 of the 50 receipts that pass the checks, 25 of which could not be judged: of their like it says"
+    assert says in capsys.readouterr().out
+    assert audit("r", "--sample", "100%", "--json") == 13
+    facts = {fact["name"]: fact["value"] for fact in json.loads(capsys.readouterr().out)["facts"]}
+    assert "25 of which could not be judged" in facts["sample"]
+
+
+def test_answers_that_were_interrupted_are_said_to_be(folder, capsys):
+    for name in ("a07.json", "a11.json"):
+        record = read_receipt(folder / "r" / name).record
+        tokens = record["output"]["tokens"][:2]
+        with Model("model1.gguf", threads=1) as model:
+            text = b"".join(map(model.tokenizer.piece, tokens)).decode("utf-8", "replace")
+        part = {"output": {"tokens": tokens, "digest": token_digest(tokens)}, "text": text}
+        write_receipt(folder / "r" / name, record | part | {"stop": record["stop"] | {"reason": "interrupt"}})
+    assert audit("r") == 0
+    says = "2 of the identical ones were interrupted: only the beginning of an answer was compared."
+    assert says in capsys.readouterr().out
+
+
+def test_a_seed_of_a_sample_without_one_is_misuse(folder, capsys):
+    assert audit("r", "--sample-seed", "00" * 32) == 2
+    assert "--sample" in capsys.readouterr().err
+
+
+# Where output goes
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["r", "--html", "r/a07.json"],
+        ["r", "--junit", "link"],
+        ["r", "--sarif", "r/more/new.json"],
+        ["r", "--state", "r/a07.json"],
+        ["r", "--state", "r/new.JSON"],
+        ["r/a0*.json", "--html", "./r/../r/a07.json"],
+        ["r/a07.json", "--state", "link"],
+        ["r", "--state", "s", "--html", "./s"],
+    ],
+)
+def test_nothing_that_is_audited_is_written_to(folder, words, capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(Checker, "__init__", None)
+    (folder / "link").symlink_to("r/a07.json")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert audit(*words) == 2
     out, err = capsys.readouterr()
-    assert "the same command goes on from there" in err and "identical" not in out
-    (state,) = states(tmp_path)
-    state.write_bytes(state.read_bytes() + b'{"file": "torn')
-    second = interrupt_after(monkeypatch, -1)
-    assert audit("r") == 12
-    out, _ = capsys.readouterr()
-    assert len(first) == 20 and len(second) == 29 and not set(first) & set(second)
-    assert "20 of these verdicts are those of an earlier run." in out
-    assert {line.split(": ")[0] for line in out.splitlines()[:3]} == set(BAD) and not states(tmp_path)
+    assert out == "" and err.startswith("kinetic: ") and err.count("\n") == 1
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
-def test_a_resumed_sample_is_the_same_sample(folder, monkeypatch, capsys):
-    with monkeypatch.context() as patch:
-        first = interrupt_after(patch, 4)
-        assert audit("r", "--sample", "9") == 130
-    second = interrupt_after(monkeypatch, -1)
-    assert audit("r", "--sample", "9") == 0
-    assert len(first) == 4 and len(second) == 5 and not set(first) & set(second)
-    assert "  IDENTICAL          9" in capsys.readouterr().out
-
-
-def test_a_kept_verdict_counts_for_the_same_bytes_engine_and_method_alone(folder, monkeypatch, capsys):
-    rerun = interrupt_after(monkeypatch, -1)
-    kept = ["r", "--state", "kept"]
-    assert audit(*kept) == 0 and len(rerun) == 50
-    assert audit(*kept) == 0 and len(rerun) == 50, "all was kept"
-    assert "50 of these verdicts" in capsys.readouterr().out
-    assert audit(*kept, "--method", "decode") == 0 and len(rerun) == 100
-    assert audit("r/a07.json", *kept[1:], "--device", "reference") == 0 and len(rerun) == 101
-    record = read_receipt("r/a07.json").record
-    write_receipt("r/a07.json", record | {"clock": "noon"})
-    assert audit(*kept) == 0 and rerun[101:] == [receipt_id(record | {"clock": "noon"})]
-    monkeypatch.setattr("kinetic.api.audit._engine_id", lambda device: "another")
-    assert audit(*kept) == 0 and len(rerun) == 152
-
-
-def test_signatures_are_judged_anew_though_the_rerun_was_kept(folder, capsys):
-    write_key_pair("bob", bytes(32))
-    assert audit("r", "--state", "kept") == 0
-    assert audit("r", "--state", "kept", "--key", "bob.pub") == 12
-    assert "50 refused for their signature" in capsys.readouterr().out
-
-
-def test_a_kept_difference_is_rerun_where_its_trail_is_wanted(folder, monkeypatch):
-    tamper(folder)
-    rerun = interrupt_after(monkeypatch, -1)
-    assert audit("r", "--state", "kept") == 12 and audit("r", "--state", "kept", "--html", "r.html") == 12
-    assert len(rerun) == 49 + 1
+def test_reports_and_states_may_stand_beside_what_is_audited(folder):
+    words = ["--html", "r/more/report.html", "--sarif", "r/.reports.json", "--state", "r/state"]
+    for _ in range(2):
+        assert audit("r/a01.json", "r/more", *words) == 0
+    assert (folder / "r" / "state").is_file()
 
 
 def test_a_receipt_that_changes_meanwhile_is_not_believed(folder, monkeypatch, capsys):
@@ -301,12 +239,6 @@ def test_a_receipt_that_changes_meanwhile_is_not_believed(folder, monkeypatch, c
     monkeypatch.setattr(Checker, "rerun_record", change)
     assert audit("r") == 3
     assert capsys.readouterr().out.count("UNREADABLE (FILE_CHANGED)") == 3
-
-
-def test_a_state_is_never_written_into_another_file(folder, capsys):
-    before = (folder / "r" / "a07.json").read_bytes()
-    assert audit("r", "--state", "r/a07.json") == 3
-    assert (folder / "r" / "a07.json").read_bytes() == before and capsys.readouterr().err.count("\n") == 1
 
 
 def test_a_fault_of_our_own_takes_no_other_verdict_with_it(folder, monkeypatch, capsys):

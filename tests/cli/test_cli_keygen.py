@@ -7,6 +7,7 @@ import stat
 
 import pytest
 
+from kinetic.cli import main
 from ktc import keys, signature
 
 
@@ -67,3 +68,10 @@ def test_names_that_are_none(kinetic, tmp_path, output):
 
 def test_no_other_words(kinetic):
     kinetic("keygen", "k", check=2)
+
+
+def test_a_hostile_file_name_steers_no_terminal(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["keygen", "-o", "\x1b[31m\u202ek"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("\n") == 3 and all(line.isprintable() for line in out.splitlines())

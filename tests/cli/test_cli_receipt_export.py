@@ -3,13 +3,17 @@
 import base64
 import hashlib
 import json
+import os
 import socket
 from pathlib import Path
 
 import cbor2
 import pytest
 
+from ktc import trust
 from ktc.digest import token_digest
+from ktc.keys import read_public_key
+from receipts.audit_state import State
 from receipts.encode import read_receipt
 from receipts.identity import canonical_bytes, receipt_id
 from receipts.withhold import opening_of, withhold, write_opening
@@ -54,6 +58,11 @@ def test_places_that_are_not_written_to(refused, place, command):
     put_withheld()
     write_talker(place / "m.gguf")
     (place / "folder").mkdir()
+    os.mkfifo("fifo")
+    Path("trust.toml").write_text('# whom we trust\nformat="kinetic-trust"\nversion = 1\nmode = "enforce"\n')
+    (place / "link").symlink_to("trust.toml")
+    with State("state"):
+        pass
     with socket.socket(socket.AF_UNIX) as special:
         special.bind("special")
     words = {
@@ -68,13 +77,18 @@ def test_places_that_are_not_written_to(refused, place, command):
         ("k2.pub", 2),
         ("m.gguf", 2),
         ("w.opening.json", 2),
+        ("trust.toml", 2),
+        ("state", 2),
+        ("link", 2),
         ("folder", 3),
+        ("fifo", 3),
+        ("/dev/null", 3),
         ("special", 3),
         ("absent/b.json", 3),
     ):
         err = refused(*words, output, code=code)
-        assert ("is no regular file" in err) == (output in ("folder", "special"))
-    assert (place / "special").is_socket(), "what is no regular file, /dev/null say, is not replaced by one"
+        assert ("is no regular file" in err) == (output in ("folder", "special", "fifo", "/dev/null"))
+    assert (place / "special").is_socket() and (place / "fifo").is_fifo(), "not replaced by a file"
 
 
 def test_an_export_never_replaces_its_receipt(refused, place):
@@ -82,6 +96,27 @@ def test_an_export_never_replaces_its_receipt(refused, place):
     (place / "link").symlink_to("a.json")
     for output in ("a.json", "./a.json", "link"):
         refused("export", "dsse", "a.json", "-o", output, code=2)
+
+
+def test_hostile_file_names_steer_no_terminal(run, place):
+    for number, name in enumerate(("\x1b[31mred\n", "\u202ecod.", "\x9b31m")):
+        put(f"{name}a.json", sample())
+        outputs = [
+            run("sign", f"{name}a.json", "--key", "k2"),
+            run("convert", f"{name}a.json", "--to", "json", "-o", f"{name}b"),
+            run("export", "dsse", f"{name}a.json", "-o", f"{name}c"),
+            run("diff", f"{name}a.json", f"{name}b"),
+            run("show", f"{name}absent", code=3),
+            run("sign", f"{name}a.json", "--key", "k2", code=12),
+            run("export", "dsse", f"{name}a.json", "-o", f"{name}c", "--sign", "k2", code=12),
+        ]
+        put(f"{name}d.json", sample(clock="noon"))
+        outputs.append(run("diff", f"{name}a.json", f"{name}d.json"))
+        put_withheld(f"{name}w{number}", f"{name}o{number}")
+        outputs.append(run("open", f"{name}w{number}", f"{name}o{number}"))
+        outputs.append(run("open", f"{name}w{number}", f"{name}a.json", code=11))
+        for text in "".join(out + err for out, err in outputs).split("\n"):
+            assert text.isprintable(), text
 
 
 # export
@@ -135,6 +170,10 @@ def test_export_intoto_and_cose(run, place):
         ("cose", ("--sign", "k", "-t", "0")),
         ("dsse", ("--model", "")),
         ("dsse", ("-q",)),
+        ("cose", ("--sign", "k", "--issuer", "")),
+        ("cose", ("--sign", "k", "--issuer", " ")),
+        ("cose", ("--sign", "k", "--issuer", "https://\udcff")),
+        ("cose", ("--sign", "k", "--issuer", "https://example.org\n")),
     ],
 )
 def test_a_flag_that_would_do_nothing_is_refused(refused, place, kind, flags):
@@ -194,6 +233,27 @@ def test_vsa_says_whose_signature_was_asked_for(run, refused, place):
     refused("export", "vsa", "a.json", "-o", "b.vsa", *VSA, "--trust", "absent.toml", code=3)
     Path("t.toml").touch()
     refused("export", "vsa", "a.json", "-o", "t.toml", *VSA, "--trust", "t.toml", code=2)
+
+
+def test_vsa_tells_the_digest_of_the_very_bytes_that_decided(run, place, monkeypatch):
+    answer(place, "a.json", SEED)
+    shown = base64.b64encode(read_public_key("k.pub")).decode()
+    file = Path("t.toml")
+    file.write_text(
+        'format = "kinetic-trust"\nversion = 1\nmode = "enforce"\nrevoked = []\n[receipt]\nthreshold = 1\n'
+        f'[[keys]]\nname = "alice"\npublic_key = "{shown}"\nscopes = ["receipt"]\n'
+    )
+    data, real = file.read_bytes(), trust.parse_trust
+
+    def parse(read):
+        file.write_bytes(b"# changed\n" + data)
+        return real(read)
+
+    monkeypatch.setattr(trust, "parse_trust", parse)
+    run("export", "vsa", "a.json", "-o", "a.vsa", *VSA, "--trust", "t.toml")
+    predicate = summary("a.vsa")["predicate"]
+    assert predicate["policy"]["digest"] == {"sha256": hashlib.sha256(data).hexdigest()}
+    assert "valid signature by alice" in json.dumps(predicate)
 
 
 def test_vsa_of_what_cannot_be_judged_is_not_written(refused, run, place):

@@ -10,8 +10,10 @@ import pytest
 
 from kinetic.cli import main
 from kinetic.engine import Engine
+from kinetic.store import BUNDLE_MAGIC
 from ktc import keys, signature
 from ktc.digest import token_digest
+from receipts.audit_state import State
 from receipts.checks import check_record
 from receipts.encode import canonical_bytes, challenge_seed, read_receipt, receipt_id
 from receipts.errors import KtcError
@@ -113,15 +115,38 @@ def test_a_receipt_replaces_no_key_and_no_opening(model, capsys, out, key, nothi
     assert all(path.read_bytes() == data for path, data in before.items())
 
 
+@pytest.mark.parametrize("name", ["fifo", "null", "trust.toml", "state", "m.ktc", "link"])
+def test_a_receipt_replaces_nothing_special(model, capsys, out, nothing_runs, name):
+    os.mkfifo(out / "fifo")
+    (out / "null").symlink_to("/dev/null")
+    (out / "trust.toml").write_text('format = "kinetic-trust"\nversion = 1\nmode = "enforce"\n')
+    with State(out / "state"):
+        pass
+    (out / "m.ktc").write_bytes(BUNDLE_MAGIC)
+    (out / "link").symlink_to("trust.toml")
+    special = name in ("fifo", "null")
+    before = {path: path.read_bytes() for path in out.iterdir() if path.is_file()}
+    refused(capsys, 3 if special else 2, model, "x", "--receipt", out / name)
+    assert {path: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
+    assert (out / "fifo").is_fifo() and (out / "null").is_char_device()
+
+
 def _opening_file():
     table = {"type": "kinetic-opening", "version": 1, "receipt_id": "00" * 32, "salt": "11" * 32, "tokens": [1]}
     return json.dumps(table).encode()
 
 
-@pytest.mark.parametrize("challenge", ["", "0f" * 15, "0F" * 16, "0f" * 65, "hello"])
-def test_a_challenge_has_one_form(model, capsys, out, challenge):
+@pytest.mark.parametrize("challenge", ["", "0f" * 15, "0f" * 65, "0f" * 16 + "0", "hello"])
+def test_what_is_no_challenge_is_refused(model, capsys, out, challenge):
     refused(capsys, 2, model, "x", "--receipt", out / "a.json", "--challenge", challenge, "-q")
     assert os.listdir(out) == []
+
+
+def test_a_challenge_may_be_spelled_as_for_the_verifier(model, out):
+    challenge = "0F" * 8 + "aB" * 8
+    assert run(model, "x", "--receipt", out / "a.json", "--challenge", challenge, "-q") == 0
+    assert read_receipt(out / "a.json").record["challenge"] == challenge.lower()
+    assert main(["verify-receipt", str(out / "a.json"), "--challenge", challenge, "-t", "1"]) == 0
 
 
 def test_a_seed_beside_a_challenge_is_refused(model, capsys, out):
@@ -145,6 +170,9 @@ def test_everything_at_once(model, capsys, out, key):
     assert answer["receipt_id"] == receipt_id(record) and answer["seed"] == challenge_seed(record)
     assert len(record["logit_commit"]) == len(answer["tokens"]) == 8
     assert answer["opening"] == str(out / "a.opening.json") and answer["prompt_tokens"] == []
+    stats = {name: value for name, value in answer["stats"].items() if name.startswith("prompt_")}
+    assert stats == {"prompt_tokens": 0, "prompt_seconds": 0.0, "prompt_tokens_per_second": 0.0}
+    assert "kinetic: prompt withheld, answer 8 tokens" in news and answer["stats"]["answer_tokens"] == 8
     assert [line for line in news.splitlines() if "a.opening.json" in line and "can read the prompt" in line]
     assert stat.S_IMODE((out / "a.opening.json").stat().st_mode) == 0o600
 

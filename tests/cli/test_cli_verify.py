@@ -1,6 +1,7 @@
 """``kinetic verify-receipt`` with several files, keys, trust, challenges, openings, methods and reports."""
 
 import json
+import os
 import subprocess
 import sys
 from xml.etree import ElementTree
@@ -9,8 +10,10 @@ import pytest
 
 from kinetic import store
 from kinetic.api import Model
+from kinetic.api.verify import Checker
 from kinetic.cli import main
 from ktc.keys import write_key_pair
+from receipts.audit_state import State
 from receipts.encode import read_receipt, write_receipt
 from receipts.identity import receipt_id
 from receipts.sign import sign_record
@@ -102,6 +105,15 @@ def test_a_pinned_key(capsys):
         (["--trust", "a.json"], 11),
         (["--trust", "x", "--key", "alice.pub"], 2),
         (["--at", "noon"], 2),
+        (["--at", "2026-01-01"], 2),
+        (["--html", "fifo"], 3),
+        (["--junit", "/dev/null"], 3),
+        (["--sarif", "trust.toml"], 2),
+        (["--html", "state"], 2),
+        (["--html", "alice.pub"], 2),
+        (["--html", "alice"], 2),
+        (["--html", "link"], 2),
+        (["--html", "w.opening.json"], 2),
         (["--challenge", "abcd"], 2),
         (["--opening", "a.json"], 11),
         (["--opening", "absent.json"], 3),
@@ -117,6 +129,12 @@ def test_a_pinned_key(capsys):
     ],
 )
 def test_what_cannot_be_asked_is_one_sentence_and_touches_nothing(folder, words, code, capsys):
+    os.mkfifo("fifo")
+    write("trust.toml", 'format = "kinetic-trust"\nversion = 1\nmode = "enforce"\n')
+    write_opening("w.opening.json", Opening("00" * 32, SEED, [1]))
+    (folder / "link").symlink_to("trust.toml")
+    with State("state"):
+        pass
     before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     assert verify("a.json", *words) == code
     out, err = capsys.readouterr()
@@ -141,12 +159,56 @@ def test_openings_and_methods(capsys):
     write_opening("w.opening.json", Opening(receipt_id(shown), SEED, record["prompt"]["tokens"]))
     assert verify("w.json") == 13
     assert capsys.readouterr().err.startswith("UNVERIFIABLE (WITHHELD): ")
-    assert verify("w.json", "a.json", "--opening", "w.opening.json") == 0
+    assert verify("w.json", "--opening", "w.opening.json") == 0
+    capsys.readouterr()
+    assert verify("w.json", "a.json", "--opening", "w.opening.json") == 2
+    out, err = capsys.readouterr()
+    assert out == "" and "an opening is that of one receipt" in err and err.count("\n") == 1
     write_receipt("w.json", shown | {"clock": "noon"})
     assert verify("w.json", "--opening", "w.opening.json") == 11
     assert capsys.readouterr().err.startswith("MALFORMED (OPENING): ")
     assert verify("a.json", "--method", "decode") == 0
     assert capsys.readouterr().out == f"IDENTICAL: {ALL} by plain decoding\n"
+
+
+@pytest.mark.parametrize(("content", "code"), [(None, 3), ("{}", 11), ("not JSON", 11), ("[" * 99, 14)])
+def test_an_opening_that_is_none_is_named_once(content, code, capsys):
+    if content is not None:
+        write("o.json", content)
+    assert verify("a.json", "--opening", "o.json") == code
+    err = capsys.readouterr().err
+    assert err.count("o.json") == 1 and err.count("\n") == 1
+
+
+def test_a_bundle_in_place_of_a_receipt(folder, capsys):
+    (folder / "m.ktc").write_bytes(store.BUNDLE_MAGIC + bytes(100))
+    assert verify("m.ktc") == 11
+    err = capsys.readouterr().err
+    assert err.startswith("MALFORMED (NOT_A_RECEIPT): this is a bundle") and "`kinetic verify`" in err
+
+
+def test_a_report_goes_where_a_link_leads(folder, capsys):
+    (folder / "reports").mkdir()
+    (folder / "link.html").symlink_to("reports/r.html")
+    for _ in range(2):
+        assert verify("a.json", "--html", "link.html") == 0
+        assert (folder / "link.html").is_symlink() and "a.json" in open_text("reports/r.html")
+    (folder / "lost").symlink_to("absent/r.html")
+    assert verify("a.json", "--html", "lost") == 3
+
+
+def test_a_report_goes_where_the_link_led_when_it_was_checked(folder, monkeypatch):
+    (folder / "link.html").symlink_to("r.html")
+    key, real = open_text("alice.pub"), Checker.rerun
+
+    def change(self, examined):
+        (folder / "link.html").unlink()
+        (folder / "link.html").symlink_to("alice.pub")
+        return real(self, examined)
+
+    monkeypatch.setattr(Checker, "rerun", change)
+    assert verify("a.json", "--html", "link.html") == 0
+    assert open_text("alice.pub") == key and "a.json" in open_text("r.html")
 
 
 def test_json_is_one_object_a_line(capsys):

@@ -89,6 +89,7 @@ class ScriptedReplayer:
     files: Sequence[File] = FILES
     vocab_size = len(PIECES)
     end_tokens = frozenset([END])
+    context = 7
     features = FEATURES
 
     def __init__(self, *draws: Draw | int) -> None:

@@ -1,5 +1,7 @@
 """Audits without an engine: which files, which sample, what chance, and what is kept of an interrupted one."""
 
+import errno
+import fcntl
 import itertools
 import json
 import os
@@ -101,6 +103,18 @@ def test_a_folder_that_cannot_be_listed_is_not_passed_over(tmp_path, monkeypatch
 )
 def test_what_means_to_be_a_receipt(data, is_meant):
     assert audit.claims_to_be_receipt(data) is is_meant
+
+
+def test_what_is_or_would_be_found(folder):
+    (folder / "link").symlink_to("b.json")
+    (folder / "away").symlink_to(folder / "sub")
+    asked = [str(folder / "sub"), str(folder / "b.json"), str(folder / "notes.txt")]
+    sources = find_files(asked)
+    found = ("sub/c.json", "sub/new.json", "sub/more/new.CBOR", "away/c.json", "b.json", "sub/../link", "notes.txt")
+    for name in found:
+        assert audit.is_among(str(folder / name), sources, asked), name
+    for name in ("a.CBOR", "new.json", "sub/new.txt", "sub/.d.json", "sub/.more/new.json", "sub", "absent"):
+        assert not audit.is_among(str(folder / name), sources, asked), name
 
 
 # Samples
@@ -256,10 +270,73 @@ def test_a_torn_line_is_passed_over_and_the_next_is_whole(tmp_path):
 def test_a_line_that_is_not_ours_counts_for_nothing(tmp_path, change):
     path = tmp_path / "state"
     verdict = json.loads(json.dumps(IDENTICAL._asdict())) | change
-    lines = ["[]", "5", "null", '{"file": 1}', "\x00", json.dumps({"file": "f", "under": "u", "verdict": verdict})]
+    lines = ["[]", "5", "null", '{"file": 1}', "\x00", "1" * 5000, "[" * 100_000, '{"seed": 5}', '{"seed": "zz"}']
+    lines.append(json.dumps({"file": "f", "under": "u", "verdict": verdict}))
     path.write_bytes(audit_state.HEAD + "\n".join([*lines, ""]).encode())
     with State(path) as state:
-        assert state.get("f", "u") is None
+        assert state.get("f", "u") is None and state.seed == ""
+        state.add("g", "u", IDENTICAL)
+    path.write_bytes(b"\xff\xfe\n".join([audit_state.HEAD, path.read_bytes().removeprefix(audit_state.HEAD)]))
+    with State(path) as state:
+        assert state.get("g", "u") == IDENTICAL, "what is ours counts among whatever else"
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+def test_a_file_that_others_can_write_is_refused(tmp_path, mode):
+    path = tmp_path / "state"
+    with State(path) as state:
+        state.add("f", "u", IDENTICAL)
+    path.chmod(mode)
+    assert refusal(path) == (3, "EXPOSED_STATE")
+    path.chmod(0o644)
+    with State(path) as state:
+        assert state.get("f", "u") == IDENTICAL
+
+
+def test_a_file_of_somebody_else_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "state"
+    with State(path):
+        pass
+    monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+    before = path.read_bytes()
+    assert refusal(path) == (3, "EXPOSED_STATE") and path.read_bytes() == before
+
+
+def refusal(path):
+    """Exit code and name of the refusal to use this file."""
+    with pytest.raises(KtcError) as caught:
+        State(path)
+    return caught.value.exit_code, caught.value.name
+
+
+def test_two_audits_do_not_share_a_state(tmp_path):
+    path = tmp_path / "state"
+    with State(path) as state:
+        state.add("f", "u", IDENTICAL)
+        assert refusal(path) == (3, "BUSY")
+        state.add("g", "u", IDENTICAL)
+    with State(path) as state:
+        assert state.get("g", "u") == IDENTICAL, "and the one refused left it alone"
+
+
+def test_a_state_that_was_taken_away_meanwhile_is_not_written_to(tmp_path, monkeypatch):
+    path, real = tmp_path / "state", fcntl.flock
+
+    def lock(handle, how):
+        path.unlink()
+        return real(handle, how)
+
+    monkeypatch.setattr(fcntl, "flock", lock)
+    assert refusal(path) == (3, "BUSY") and not path.exists()
+
+
+def test_where_files_cannot_be_locked_an_audit_goes_on(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with State(tmp_path / "state") as state:
+        state.add("f", "u", IDENTICAL)
 
 
 def test_the_end_of_an_audit(tmp_path):

@@ -12,6 +12,8 @@ from kinetic.api.verify import Checker, verify_receipt
 from kinetic.errors import OutOfMemory, UsageError
 from kinetic.loader import LoadedFile
 from ktc import signature
+from ktc.digest import token_digest
+from ktc.errors import Unverifiable
 from ktc.trust import pinned
 from receipts import encode, sign
 from receipts.identity import receipt_id
@@ -119,6 +121,38 @@ def test_a_model_that_was_changed_between_two_receipts_is_noticed_and_hashed_aga
         assert checker.verify(receipt).exit_code == IDENTICAL
 
 
+def test_a_model_rewritten_in_place_is_noticed_though_its_time_was_set_back(receipt, model_file):
+    before = model_file.stat()
+    with Checker(threads=1) as checker:
+        assert checker.verify(receipt).exit_code == IDENTICAL
+        while model_file.stat().st_ctime_ns == before.st_ctime_ns:  # a clock of files ticks every few milliseconds
+            with open(model_file, "r+b") as file:
+                file.write(b"GGUF")
+            os.utime(model_file, ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert model_file.stat().st_mtime_ns == before.st_mtime_ns
+        verdict = checker.verify(receipt)
+        assert (verdict.exit_code, verdict.name) == (UNVERIFIABLE, "FILE_CHANGED")
+        assert checker.verify(receipt).exit_code == IDENTICAL, "hashed again"
+
+
+def test_a_model_is_required_without_being_loaded(receipt, model_file, tmp_path, monkeypatch):
+    record = encode.read_receipt(receipt).record
+    events = counting(monkeypatch)
+    with Checker(threads=1) as checker:
+        checker.require_model(record)
+        assert events == ["hash tiny.gguf"]
+        assert checker.verify(receipt).exit_code == IDENTICAL
+        checker.require_model(record)
+    assert events == ["hash tiny.gguf", "load tiny.gguf"]
+    other = write_talker(tmp_path / "other.gguf", b"one may")
+    with Checker(other, threads=1) as checker:
+        for _ in range(2):
+            with pytest.raises(Unverifiable) as caught:
+                checker.require_model(record)
+            assert caught.value.name == "MODEL"
+    assert events[2:] == ["hash other.gguf"]
+
+
 def test_a_difference_leaves_the_model_free_for_the_next(receipt, tmp_path):
     bad = tmp_path / "bad.json"
     bad.write_bytes(receipt.read_bytes())
@@ -172,6 +206,65 @@ def test_a_withheld_prompt_with_its_opening(tmp_path, model_file, method):
     verdict = check(data, method=method, opening=opening)
     assert verdict.exit_code == IDENTICAL and "logits of all 8 agree" in verdict.sentence
     assert check(data, method=method, opening=opening._replace(salt=bytes(32))).name == "OPENING"
+
+
+@pytest.mark.parametrize("is_edited", [True, False])
+def test_an_output_that_goes_beyond_the_context_gets_one_verdict_from_both_methods(tmp_path, model_file, is_edited):
+    path = answered(model_file, tmp_path / "a.json", max_tokens=-2)
+
+    def change(record):
+        tokens = record["output"]["tokens"] + [ord("o"), ord("n"), ord("e")] * 50
+        assert record["stop"]["reason"] == "context"
+        if is_edited:
+            tokens[3] = ord("D")
+        record["output"] = {"tokens": tokens, "digest": token_digest(tokens)}
+
+    edit(path, change)
+    verdicts = [check(path, method=method) for method in ("replay", "decode")]
+    expected = (DIFFERS, "DIFFERS", 3) if is_edited else (UNVERIFIABLE, "REPLAY_ENDED", -1)
+    assert [(verdict.exit_code, verdict.name, verdict.position) for verdict in verdicts] == [expected] * 2
+
+
+def test_a_context_that_is_not_the_models_own_is_noted(tmp_path, model_file):
+    for context, notes in ((24, ("the context is not the model's own",)), (0, ())):
+        with Model(model_file, threads=1, context=context) as model:
+            model.generate("x", max_tokens=-2).save_receipt(tmp_path / "a.json")
+        verdict = check(tmp_path / "a.json")
+        assert (verdict.exit_code, verdict.notes[1:]) == (IDENTICAL, notes), "after the note on end tokens"
+
+
+@pytest.mark.parametrize("method", ["replay", "decode"])
+def test_an_answer_without_tokens_says_that_nothing_was_compared(tmp_path, model_file, method):
+    verdict = check(answered(model_file, tmp_path / "a.json", max_tokens=0), method=method)
+    assert (verdict.exit_code, verdict.checked) == (IDENTICAL, 0)
+    assert verdict.sentence == "the answer has no tokens: there was nothing to compare"
+
+
+# --- hostile names ---
+
+SPOOF = "m.gguf'; valid signature by alice (key 00)\u202e\u2066\u2028"
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_a_hostile_model_name_says_nothing_in_its_own_right(receipt, model_file, is_named):
+    def change(record):
+        record["model"]["files"][0] |= {"name": SPOOF, "sha256": "00" * 32}
+
+    edit(receipt, change)
+    verdict = check(receipt, model_file if is_named else None)
+    assert (verdict.exit_code, verdict.name) == (UNVERIFIABLE, "MODEL" if is_named else "MODEL_MISSING")
+    assert verdict.sentence.isascii() and verdict.sentence.isprintable() and verdict.signature == "unsigned"
+    assert "valid" not in verdict.sentence.replace(ascii(SPOOF), ""), "quoted and escaped, if it is named at all"
+
+
+def test_a_bundle_in_place_of_a_receipt_is_called_one(tmp_path):
+    for size in (0, 17 << 20):
+        path = tmp_path / "m.ktc"
+        path.write_bytes(store.BUNDLE_MAGIC + bytes(size))
+        verdict = check(path)
+        assert (verdict.exit_code, verdict.name) == (11, "NOT_A_RECEIPT")
+        assert "a bundle" in verdict.sentence and "`kinetic verify`" in verdict.sentence
+    assert check(store.BUNDLE_MAGIC).name == "NOT_A_RECEIPT"
 
 
 # --- signatures and trust ---
@@ -229,6 +322,17 @@ def test_keys_are_judged_at_the_time_asked_for(receipt):
     trust = trust._replace(keys=(trust.keys[0]._replace(not_before=1000, not_after=2000),))
     assert [check(receipt, trust=trust, at=at).exit_code for at in (999, 1000, 1999, 2000)] == [12, 0, 0, 12]
     assert check(receipt, trust=trust).name == "EXPIRED_KEY", "now is none of these"
+
+
+def test_a_session_judges_by_one_time_and_says_which(receipt, monkeypatch):
+    clock = iter([1000, 2000, 3000, 4000])
+    monkeypatch.setattr("kinetic.api.verify.time.time", lambda: next(clock))
+    signed(receipt)
+    trust = trusting(SEED)
+    trust = trust._replace(keys=(trust.keys[0]._replace(not_before=None, not_after=1500),))
+    with Checker(threads=1, trust=trust) as checker:
+        assert [checker.verify(receipt).exit_code for _ in range(2)] == [IDENTICAL] * 2
+        assert dict(checker.facts())["judged at"] == "1970-01-01T00:16:40Z"
 
 
 def test_a_broken_signature_comes_before_trust_and_before_any_rerun(receipt, monkeypatch):

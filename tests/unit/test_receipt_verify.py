@@ -130,6 +130,14 @@ def test_a_renamed_model_file_is_the_same_model():
     assert verify(changed(sample(), "model.files.0.name", "other.gguf"), replayer()).exit_code == 0
 
 
+def test_a_hostile_model_name_is_quoted_and_escaped():
+    name = "m'; valid signature by alice (key 00)\u202e"
+    record = changed(changed(sample(), "model.files.0.name", name), "model.files.0.blake3", "00" * 32)
+    verdict = verify(record, replayer())
+    assert (verdict.name, verdict.sentence.isascii()) == ("MODEL", True)
+    assert "valid" not in verdict.sentence.replace(ascii(name), "") and ascii(name) in verdict.sentence
+
+
 def test_claims_change_no_verdict():
     record = sample(claims={"device_class": "abacus", "time": ""}, clock="noon", bundle="00" * 32)
     assert verify(record, replayer()).exit_code == 0
@@ -166,7 +174,15 @@ def test_an_interrupted_run_is_a_prefix_and_says_so():
     verdict = verify(record, replayer(1, 2))
     assert (verdict.exit_code, verdict.is_prefix) == (0, True)
     assert "interrupted" in verdict.sentence
-    assert verify(sample(output=[], text="", stop_reason="interrupt"), ScriptedReplayer()).exit_code == 0
+    verdict = verify(sample(output=[], text="", stop_reason="interrupt"), ScriptedReplayer())
+    assert (verdict.exit_code, verdict.is_prefix) == (0, True)
+    assert verdict.sentence == "the run was interrupted before its first token: there was nothing to compare"
+
+
+def test_an_answer_without_tokens_says_that_nothing_was_compared():
+    verdict = verify(sample(output=[], text="", stop_reason="length", max_tokens=0), ScriptedReplayer())
+    assert (verdict.exit_code, verdict.is_prefix, verdict.checked) == (0, False, 0)
+    assert verdict.sentence == "the answer has no tokens: there was nothing to compare"
 
 
 def test_foreign_end_tokens_are_noted():
@@ -175,6 +191,17 @@ def test_foreign_end_tokens_are_noted():
     assert verdict.exit_code == 0
     assert verdict.notes == ("the end tokens are not the model's own",)
     assert verdict.notes[0] in verdict.sentence
+
+
+@pytest.mark.parametrize("own", [5, 6, 4096])
+def test_a_foreign_context_that_ended_the_answer_is_noted(own):
+    record = sample(output=[1, 2], text=" red blue", stop_reason="context", overrides={"context": 5})
+    engine = replayer(1, 2, context=own)
+    verdict = verify(record, engine)
+    assert verdict.exit_code == 0
+    assert verdict.notes == (() if own == 5 else ("the context is not the model's own",))
+    assert all(note in verdict.sentence for note in verdict.notes)
+    assert verify(sample(), replayer(context=own)).notes == (), "it ended by itself"
 
 
 def test_progress_counts_tokens():

@@ -253,6 +253,15 @@ def test_a_hostile_file_name_steers_no_terminal(tmp_path):
     assert code == 0 and "\x1b" not in out and out.count("\n") == 1
 
 
+def test_a_hostile_name_that_is_missing_steers_no_terminal(tmp_path):
+    for name in ("\x1b[31mred\n.json", "\u202ecod.json", "\x9b31m"):
+        code, out, err = check(tmp_path / name)
+        assert (code, err) == (3, "") and "UNREADABLE" in out
+        assert out.count("\n") == 1 and out.rstrip("\n").isprintable()
+        code, out, err = check(tmp_path / "a.json", "--key", tmp_path / name)
+        assert (code, out) == (3, "") and err.count("\n") == 1 and err.rstrip("\n").isprintable()
+
+
 def test_a_long_signed_receipt_is_checked_in_a_fifth_of_a_second(keys, tmp_path):
     """From a cold start, by the fastest of some runs, so that what else this machine does is not measured."""
     tokens = [1 + index % 7 for index in range(4000)]

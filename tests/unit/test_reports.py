@@ -13,7 +13,7 @@ import pytest
 
 from receipts.errors import VERDICTS, worst
 from receipts.report import WORDS, Report, Row, counts, headline, json_row, to_html, to_json, to_junit, to_sarif, word
-from receipts.report.meanings import SAYS
+from receipts.report.meanings import SAYS, advice
 from receipts.report.shown import clip, html, markup, token, visible, whole
 from receipts.verify import Place, Verdict
 from tests.support.page import Page
@@ -301,3 +301,8 @@ def test_tokens_show_their_spaces_and_are_cut():
     assert token("\u00e4 ") == '<code>\u00e4<b class="s"> </b></code>'
     assert token("x" * 50, 48) == f"<code>{'x' * 48}</code> <small>and 2 more characters</small>"
     assert (clip("abc", 3), clip("abcd", 3)) == ("abc", "abc... and 1 more characters")
+
+
+@pytest.mark.parametrize("kind", WORDS)
+def test_no_advice_names_a_flag_or_a_setting_that_is_not_there(kind):
+    assert "--" not in advice(kind) and "aise the limit" not in advice(kind)

@@ -103,3 +103,9 @@ def test_key_id_is_the_full_blake3_of_the_key():
     from blake3 import blake3
 
     assert signature.key_id(PAIR.public) == blake3(PAIR.public).hexdigest()
+
+
+def test_a_key_pair_that_is_printed_keeps_its_seed():
+    pair = signature.key_pair(bytes(range(32)))
+    for text in (repr(pair), str(pair), f"{pair}", f"{[pair]}"):
+        assert repr(pair.public) in text and "\\x01\\x02" not in text.replace(repr(pair.public), "")
