@@ -126,7 +126,7 @@ def test_no_half_pair(tmp_path, monkeypatch, fails):
         really(handle)
 
     monkeypatch.setattr(os, "fsync", full)
-    monkeypatch.setattr("ktc.files._sync_folder", lambda folder: None)
+    monkeypatch.setattr("ktc.files.sync_folder", lambda folder: None)
     assert refused(keys.write_key_pair, tmp_path / "k")[:2] == (FileProblem, "UNWRITABLE")
     assert len(calls) == fails and os.listdir(tmp_path) == []
 
