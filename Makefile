@@ -86,6 +86,7 @@ vectors: $(VENV)/.test
 	$(BIN)/python -m tools.make_vectors
 	$(BIN)/python -m tools.make_ed25519_vectors
 	$(BIN)/python -m tools.make_receipt_vectors
+	$(BIN)/python -m tools.make_bundle_vectors
 
 golden: $(VENV)/.test
 	@$(call fetch,smollm2,)

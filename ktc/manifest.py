@@ -135,6 +135,8 @@ def _require_version(table: object) -> None:
     if not isinstance(table, Mapping) or table.get("type") != TYPE:
         raise Malformed("this is not a bundle: its manifest has another type", name="NOT_A_BUNDLE")
     version = table.get("version")
+    if type(version) is int and version < 1:
+        raise Malformed("manifest.version must be 1 or more", name="OUT_OF_RANGE")
     if type(version) is int and version != VERSION:
         raise Unverifiable(f"the manifest has version {version}, and this program knows {VERSION}", name="VERSION")
 

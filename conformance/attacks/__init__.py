@@ -5,7 +5,8 @@
         assert outcome.exit_code == attack.exit_code
 
 ``receipts`` has what a receipt's bytes can't say by themselves: files that are
-no files, keys and trust files that others can change. The bytes themselves are
+no files, keys and trust files that others can change; ``bundles`` the same for
+bundles, and files that change while they are read. The bytes themselves are
 vectors (conformance/vectors), which ``from_vectors`` turns into attacks too.
 A module here for each kind of file has a function ``attacks`` of its own.
 """
@@ -14,12 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from conformance.attacks import from_vectors, receipts
+from conformance.attacks import bundles, from_vectors, receipts
 from conformance.attacks.attack import Attack, Outcome, run
 
 __all__ = ["Attack", "Outcome", "attacks", "run"]
 
-MODULES = (receipts, from_vectors)
+MODULES = (receipts, bundles, from_vectors)
 
 
 def attacks() -> Iterator[Attack]:

@@ -29,6 +29,8 @@ class Attack(NamedTuple):
     """A name, or words, that the output must hold."""
     needs_user: bool = False
     """Whether the superuser, who may read everything, can't be refused."""
+    spoils: Sequence[str] = ()
+    """Files that the attack itself changes while the program runs."""
 
 
 class Outcome(NamedTuple):
@@ -52,7 +54,8 @@ def run(attack: Attack, folder: Path) -> Outcome:
     )
     output = (done.stdout + done.stderr).decode("utf-8", errors="surrogateescape")
     after = _contents(folder)
-    return Outcome(done.returncode, output, sorted(name for name in after if after[name] != before.get(name)))
+    written = sorted(name for name in after if after[name] != before.get(name) and name not in attack.spoils)
+    return Outcome(done.returncode, output, written)
 
 
 def _root() -> Path:
