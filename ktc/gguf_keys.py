@@ -66,7 +66,11 @@ class Keys(NamedTuple):
         return self.records(is_template)
 
     def records(self, wanted: Callable[[bytes], bool]) -> bytes:
-        return join_records(self.head, [(key.name, key.begin, key.end) for key in self.keys if wanted(key.name)])
+        return join_records(self.head, self.places(wanted))
+
+    def places(self, wanted: Callable[[bytes], bool]) -> list[tuple[bytes, int, int]]:
+        """(name, begin, end) of the records of such keys, in bytewise order of their names."""
+        return sorted((key.name, key.begin, key.end) for key in self.keys if wanted(key.name))
 
 
 def is_template(name: bytes) -> bool:

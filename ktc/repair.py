@@ -121,7 +121,7 @@ def _model(bundle: Bundle, damage: Damage, donor: _Donor) -> Iterator[memoryview
     leaves = bundle.section(LEAVES)
     listed = bundle.read_section(leaves) if damage.leaves and leaves else b""
     wrong = set(damage.leaves)
-    for index, piece in enumerate(passes.pieces(bundle.fileno(), gguf.offset, gguf.length)):
+    for index, piece in enumerate(passes.pieces(bundle.fileno(), gguf.offset, gguf.length, passes.LEAF_BYTES)):
         if index in wrong:
             _take(donor, index, piece, listed[32 * index : 32 * index + 32])
         yield piece

@@ -109,7 +109,7 @@ def test_info(run, path, tmp_path):
 def test_a_fault_of_this_program_is_no_verdict(run, path, monkeypatch):
     from ktc import verify
 
-    monkeypatch.setattr(verify, "_check_keys", lambda bundle, keys: 1 / 0)
+    monkeypatch.setattr(verify, "_check_keys", lambda bundle, keys, **how: 1 / 0)
     code, out = run("verify", path)
     assert (code, "FAULT" in out) == (1, True)
 

@@ -44,6 +44,6 @@ def test_a_loaded_model_is_in_memory_once(smollm2_path, tmp_path, kind):
         with ModelFile(smollm2_path) as source:
             write_bundle(path, source, name="smollm2", file="smollm2.gguf")
     with Model(path, threads=1, check="none") as model:
-        assert resident(path) < 0.2 * path.stat().st_size
+        assert resident(path) < 0.3 * path.stat().st_size
         assert model.generate("Hi", max_tokens=2, temperature=0).text
-        assert resident(path) < 0.2 * path.stat().st_size
+        assert resident(path) < 0.3 * path.stat().st_size
