@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# What Kinetic is for, in four steps: fetch a small model, let it answer with a receipt,
-# verify the receipt, change one token of it and see it found. Called by `make demo`;
-# exits non-zero when anything goes otherwise. Usage: tools/demo.sh FOLDER_OF_kinetic
+# What Kinetic is for, in five steps: fetch a small model, let it answer with a signed receipt,
+# verify the receipt, change one token of it and see it found, and pack the model into a bundle.
+# Called by `make demo`; exits non-zero when anything goes otherwise. Usage: tools/demo.sh FOLDER_OF_kinetic
 set -uo pipefail
 bin=${1:?usage: tools/demo.sh FOLDER_OF_kinetic}
 receipt=answer.json
 tampered=answer-tampered.json
+key=demo-key
+bundle=demo.ktc
 
 say() { printf '\n%s\n' "$*"; }
 
@@ -31,11 +33,13 @@ expect() {
 say "1. A small model (98 MB, fetched once)."
 expect 0 kinetic pull smollm2
 
-say "2. A question, sampled at temperature 0.8 with seed 7. The receipt goes to $receipt."
-expect 0 kinetic run smollm2 "Name three rivers." --temp 0.8 --seed 7 --receipt "$receipt"
+say "2. A question, sampled at temperature 0.8 with seed 7. The receipt goes to $receipt, signed with a new key."
+rm -f "$key" "$key.pub" "$bundle"
+expect 0 kinetic keygen -o "$key"
+expect 0 kinetic run smollm2 "Name three rivers." --temp 0.8 --seed 7 --receipt "$receipt" --sign "$key"
 
 say "3. Is that really what this model says? Run it again and compare every token."
-expect 0 kinetic verify-receipt "$receipt"
+expect 0 kinetic verify-receipt "$receipt" --key "$key.pub"
 
 say "4. Now somebody changes one token of the answer."
 "$bin/python" - "$receipt" "$tampered" <<'PYTHON' || exit 1
@@ -50,9 +54,15 @@ place = len(tokens) // 2
 other = tokens[place] ^ 1  # its neighbour in the vocabulary
 print(f"   output token {place}: {tokens[place]} becomes {other}, saved as {target}")
 tokens[place] = other
+answer["signatures"] = []  # they would give it away at once
 with open(target, "w", encoding="utf-8") as file:
     json.dump(answer, file)
 PYTHON
 expect 10 kinetic verify-receipt "$tampered"
 
 say "Found: exit code 10, DIFFERS. The untouched receipt verified, the tampered one did not."
+
+say "5. The model, its tokenizer and its template in one signed file; the receipt holds for it as well."
+expect 0 kinetic pack smollm2 -o "$bundle" --sign "$key" --chunks
+expect 0 kinetic verify "$bundle" --key "$key.pub"
+expect 0 kinetic verify-receipt "$receipt" --model "$bundle" --key "$key.pub"
