@@ -8,7 +8,6 @@ than cores, never longer passes than the engine's own.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -112,23 +111,19 @@ def _counter(progress: Progress | None, total: int) -> Callable[[], Iterator[int
 
 
 def _decode_seconds(engine: Engine) -> float:
-    """Time of DECODED - 1 tokens, each in a pass of its own."""
-    return _timed(engine, 16, DECODED)[1]
+    """Time of DECODED tokens after as many, each in a pass of its own."""
+    return _timed(engine, "tg", DECODED, DECODED)
 
 
 def _prompt_seconds(engine: Engine, rows: int) -> float:
     """Time of a prompt of up to the longest of ROWS."""
     engine.prompt_rows = rows
-    return _timed(engine, max(ROWS), 1)[0]
+    return _timed(engine, "pp", min(max(ROWS), engine.context - 1), 0)
 
 
-def _timed(engine: Engine, length: int, count: int) -> tuple[float, float]:
-    """Seconds to the first token of an answer, and from there to the last of ``count``."""
-    from kinetic.types import Request, Sampling
+def _timed(engine: Engine, kind: str, tokens: int, depth: int) -> float:
+    from kinetic.api.bench import Runner, Trial
 
     if engine.context < 2 * DECODED:
         raise UsageError(f"a context of {engine.context} tokens is too short to measure in", name="SHORT_CONTEXT")
-    prompt = (1,) * min(length, engine.context - count - 1)  # which tokens they are makes no difference to the time
-    request = Request(prompt, Sampling(temperature=0), max_tokens=count)
-    times = [time.perf_counter(), *(time.perf_counter() for _ in engine.generate(request))]
-    return times[1] - times[0], times[-1] - times[1]
+    return Runner(engine).seconds(Trial(kind, tokens, depth))

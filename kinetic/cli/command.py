@@ -15,6 +15,8 @@ from typing import TextIO
 
 from kinetic.cli import (
     audit,
+    bench,
+    doctor,
     export,
     info,
     keygen,
@@ -39,6 +41,7 @@ COMMANDS = (
     *(run, verify_receipt, receipt, audit, keygen),
     *(pack, unpack, verify, sign, repair, export),
     *(info, pull, models, rm),
+    *(bench, doctor),
 )
 
 EXIT_CODES = """\
@@ -50,6 +53,7 @@ exit codes:
   4    pull failed
   5    not enough memory
   6    prompt longer than the context
+  7    slower than `kinetic bench --fail-below` allows
   8    the model produced a number that is not finite
   9    licence not accepted
   10   DIFFERS
@@ -122,10 +126,9 @@ def _run(words: list[str]) -> int:
 
 def _dispatch(words: list[str]) -> int:
     _use_utf8()
-    parser, commands = build_parser()
     if not words:
-        parser.print_help()
-        return 0
+        return doctor.welcome()
+    parser, commands = build_parser()
     command = commands.choices.get(words[0])
     if command is None:
         parser.parse_args(words)  # --help, --version, or a word that is no command
