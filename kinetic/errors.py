@@ -18,7 +18,7 @@
 
 Verdict codes (0 identical, 10 differs, 11 malformed, 12 signature, 13
 unverifiable, 14 limit) are shared with ``receipts``; 130 is an interrupt, 141
-a reader of the output that went away.
+a reader of the output that went away, 143 the end that somebody asked for.
 A message is one sentence: what is wrong, where, and what to do about it.
 """
 
@@ -100,5 +100,5 @@ class LimitExceeded(KineticError):
     http_status = 413
 
 
-INTERRUPTED, BROKEN_PIPE = 130, 141
-"""128 plus the signal, as shells say it: SIGINT, SIGPIPE."""
+INTERRUPTED, BROKEN_PIPE, TERMINATED = 130, 141, 143
+"""128 plus the signal, as shells say it: SIGINT, SIGPIPE, SIGTERM."""

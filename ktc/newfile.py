@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
+import time
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
@@ -11,6 +13,9 @@ from typing import Self
 from ktc.errors import FileProblem
 from ktc.files import sync_folder
 from ktc.passes import Name
+
+ABANDONED = 60.0
+"""Seconds without a write after which a scratch file may be a leftover: a new one is locked a moment later only."""
 
 
 class NewFile:
@@ -92,12 +97,46 @@ class NewFile:
         except BaseException:  # Ctrl-C as the file appears
             self._remove()
             raise
+        _lock(self._handle)
+        self._remove_leftovers()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         os.close(self._handle)
         self._remove()
 
+    def _remove_leftovers(self) -> None:
+        """What writers of this very target left behind that were killed; one still at work holds its lock."""
+        folder, name = os.path.split(self.target)
+        ours = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{12}}\.tmp")
+        with suppress(OSError), os.scandir(folder or ".") as entries:
+            for path in [entry.path for entry in entries if ours.fullmatch(entry.name)]:
+                if not os.path.samefile(path, self.path) and time.time() - os.lstat(path).st_mtime > ABANDONED:
+                    _remove_unlocked(path)
+
     def _remove(self) -> None:
         with suppress(OSError):  # after keep it is no longer there
             os.unlink(self.path)
+
+
+def _lock(handle: int) -> bool:
+    """Whether this process alone has the file now; true where there are no locks."""
+    try:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _remove_unlocked(path: str) -> None:
+    with suppress(OSError):
+        handle = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
+        try:
+            if _lock(handle):
+                os.unlink(path)
+        finally:
+            os.close(handle)

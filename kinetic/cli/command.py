@@ -33,7 +33,7 @@ from kinetic.cli import (
     verify_receipt,
 )
 from kinetic.cli.parser import Parser, Subcommands, VersionAction
-from kinetic.errors import BROKEN_PIPE, INTERRUPTED, FileProblem, KineticError, OutOfMemory
+from kinetic.errors import BROKEN_PIPE, INTERRUPTED, TERMINATED, FileProblem, KineticError, OutOfMemory
 
 DESCRIPTION = "Run language models so that the same question gets the same answer, and prove it later with a receipt."
 
@@ -63,6 +63,7 @@ exit codes:
   14   LIMIT exceeded
   130  interrupted
   141  the reader of the output went away
+  143  terminated
 
 Give a flag and its value apart (-n 5), or as --flag=VALUE if the value begins with a dash.
 """
@@ -118,10 +119,23 @@ def _require_output() -> None:
 
 
 def _run(words: list[str]) -> int:
+    _end_cleanly_when_told()
     try:
         return _dispatch(words)
     except SystemExit as leaving:  # argparse leaves so after --help and --version
         return int(leaving.code or 0)
+
+
+def _end_cleanly_when_told() -> None:
+    """SIGTERM ends the program as an exception does, so that no scratch file stays behind."""
+    import signal
+    import threading
+
+    def leave(*_: object) -> None:
+        raise SystemExit(TERMINATED)
+
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, leave)
 
 
 def _dispatch(words: list[str]) -> int:

@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 import subprocess
+import sys
 import time
 
 import numpy as np
@@ -122,3 +123,15 @@ def test_a_target_that_is_a_link_or_a_pipe_is_left_alone(kinetic, model, packed,
         for words in (("pack", model), ("unpack", packed)):
             says(kinetic(*words, "-o", target, check=3), "already there")
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_an_end_that_is_asked_for_leaves_no_scratch_file(tmp_path):
+    source = write_talker(tmp_path / "big.gguf")
+    program = (
+        "import os, signal, sys; from ktc import newfile; from kinetic.cli import main\n"
+        "newfile.NewFile.sync = lambda self: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", program, "pack", str(source), "-o", str(tmp_path / "big.ktc")]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60).returncode == 143
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["big.gguf"]

@@ -1,5 +1,6 @@
 """Packing, unpacking and signing: the same bytes out as in, and never half a file under a name."""
 
+import fcntl
 import os
 import resource
 import signal
@@ -12,6 +13,7 @@ import pytest
 
 from ktc.errors import FileProblem, KtcError, LimitExceeded, Malformed, SignatureProblem
 from ktc.inputs import ModelFile, ModelStream
+from ktc.newfile import NewFile
 from ktc.reader import open_bundle
 from ktc.signature import key_id, key_pair
 from ktc.unpack import unpack
@@ -341,3 +343,28 @@ def test_a_model_without_tokenizer(tmp_path):
     with open_bundle(tmp_path / "a.ktc") as bundle:
         assert [section.kind for section in bundle.sections] == ["gguf"]
     verify(tmp_path / "a.ktc")
+
+
+def test_leftovers_of_killed_writers_go_and_those_of_others_stay(tmp_path):
+    target = tmp_path / "a.ktc"
+    left, fresh, other, busy = (
+        tmp_path / name
+        for name in (
+            ".a.ktc.00112233aabb.tmp",
+            ".a.ktc.00112233aabc.tmp",
+            ".b.ktc.00112233aabb.tmp",
+            ".a.ktc.ffffffffffff.tmp",
+        )
+    )
+    for path in (left, fresh, other, busy):
+        path.write_bytes(b"part")
+    for path in (left, other, busy):
+        os.utime(path, (1, 1))
+    with busy.open("rb+") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with NewFile(target) as new:
+            new.write(b"whole")
+            new.keep()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        path.name for path in (target, fresh, other, busy)
+    )
