@@ -15,8 +15,7 @@ from typing import NamedTuple, TypeVar
 from blake3 import blake3
 
 from ktc import canonical
-from ktc.errors import FileProblem, KtcError, Malformed
-from receipts.schema import TYPE
+from ktc.errors import FileProblem, Malformed
 
 SAMPLE = b"kinetic audit sample v1\0"
 SEED_BYTES = 32
@@ -25,10 +24,6 @@ SUFFIXES = (".json", ".cbor")
 """Endings, in any case, of the files in a folder that may be receipts."""
 
 _WORD = 1 << 64
-_ENVELOPE = re.compile(rb'\s*\{\s*"(?:receipt|signatures)"\s*:')
-_TYPE = re.compile(rb'(?:"type"\s*:\s*"|\x64type\x6f)kinetic-receipt')
-"""A receipt's type as it stands in JSON, or in CBOR."""
-
 _MAGIC = re.compile(r"[*?[]")
 
 Item = TypeVar("Item")
@@ -111,23 +106,6 @@ def _is_inside(place: str, folder: str) -> bool:
     """Whether it is somewhere below, and nothing on the way is hidden."""
     steps = os.path.relpath(place, folder).split(os.sep)
     return not any(step.startswith(".") for step in steps)
-
-
-def claims_to_be_receipt(data: bytes) -> bool:
-    """Whether bytes that are no good receipt mean to be one: by the two fields of its file, or by its type.
-
-    Of what can be read the outermost table tells, so that a document about a
-    receipt is none; of what can't be read, any sign of one will do.
-    """
-    try:
-        value = canonical.decode(data) if data[:1] >= b"\xa0" else canonical.read_json(data)
-    except KtcError:
-        return bool(_ENVELOPE.match(data) or _TYPE.search(data))
-    if not isinstance(value, dict):
-        return False
-    tables = (value, value.get("receipt"))
-    has_type = any(isinstance(table, dict) and table.get("type") == TYPE for table in tables)
-    return has_type or value.keys() >= {"receipt", "signatures"}
 
 
 # Which of them are rerun

@@ -80,12 +80,13 @@ class Comparison(NamedTuple):
     """None where the texts are the same."""
 
 
-def compare(first: Record, second: Record) -> Comparison:
-    """Compare two receipts whose form was checked."""
+def compare(first: Record, second: Record, signers: tuple[Sequence[str], Sequence[str]] = ((), ())) -> Comparison:
+    """Compare two receipts whose form was checked. ``signers``: key ids of those whose signatures hold, for each."""
     parts: dict[str, list[Difference]] = {QUESTION: [], ANSWER: [], CLAIM: []}
     critical = {*first["crit"], *second["crit"]}
     for found in differences(first, second):
         parts[part_of(found, critical)].append(found)
+    parts[CLAIM] += _signed_alone(*signers)
     exit_code, name = IDENTICAL, "IDENTICAL"
     if question_id(first) != question_id(second):
         exit_code, name = Unverifiable.exit_code, "QUESTION"
@@ -106,6 +107,12 @@ def differences(first: Record, second: Record) -> list[Difference]:
         for path in dict.fromkeys([*left, *right])
         if path not in ("prompt.digest", "output.digest") and left.get(path, _ABSENT)[0] != right.get(path, _ABSENT)[0]
     ]
+
+
+def _signed_alone(first: Sequence[str], second: Sequence[str]) -> Iterator[Difference]:
+    """A difference for every key that signed only one of the two."""
+    yield from (Difference("signatures", key, None) for key in first if key not in second)
+    yield from (Difference("signatures", None, key) for key in second if key not in first)
 
 
 def part_of(found: Difference, critical: set[str]) -> str:

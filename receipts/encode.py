@@ -10,11 +10,13 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ktc import canonical
-from ktc.errors import Malformed
+from ktc.errors import LimitExceeded, Malformed
 from ktc.files import read_bounded, write_atomic
+from receipts import kinds
 from receipts.checks import check_answer, check_record
 from receipts.fields import Field, ListOf, Table
 from receipts.identity import canonical_bytes, challenge_seed, question_id, receipt_id
@@ -25,6 +27,7 @@ __all__ = [
     "canonical_bytes",
     "challenge_seed",
     "question_id",
+    "read_file",
     "read_receipt",
     "receipt_id",
     "to_cbor",
@@ -53,13 +56,36 @@ def read_receipt(source: str | os.PathLike[str] | bytes) -> Receipt:
     (``checks.check_answer``) and whether signatures hold (``receipts.sign``) is
     judged apart. Raises any KtcError.
     """
-    data = source if isinstance(source, bytes) else read_bounded(source)  # step 1 of FORMAT.md
+    data = source if isinstance(source, bytes) else read_file(source)  # step 1 of FORMAT.md
+    _require_no_bundle(data)
     is_cbor = data[:1] and 0xA0 <= data[0] <= 0xBF  # a CBOR map; no JSON text begins so
-    return _from_cbor(data) if is_cbor else _checked(_from_json(data))  # step 2
+    try:
+        return _from_cbor(data) if is_cbor else _checked(_from_json(data))  # step 2
+    except Malformed as error:
+        if kind := kinds.other_kind(data):
+            raise Malformed(kinds.sentence(kind), name=error.name) from None
+        raise
+
+
+def read_file(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of a receipt's file; of one over the limit it is still said if it is a bundle. Raises any KtcError."""
+    try:
+        return read_bounded(path)
+    except LimitExceeded:
+        with suppress(OSError), open(path, "rb") as file:
+            _require_no_bundle(file.read(16))
+        raise
+
+
+def _require_no_bundle(data: bytes) -> None:
+    if kinds.is_bundle(data):
+        raise Malformed(kinds.sentence(kinds.BUNDLE), name="NOT_A_RECEIPT")
 
 
 def _from_json(data: bytes) -> Any:
     """The JSON of a file, whatever it says. What is no JSON at all is said to be no receipt."""
+    if not data:
+        raise Malformed("the file is empty", name="BAD_JSON")
     try:
         return canonical.read_json(data)
     except Malformed as error:

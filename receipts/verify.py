@@ -170,8 +170,10 @@ def verdict_of(error: KtcError) -> Verdict:
 
 
 def open_withheld(record: Record, opening: Opening | None) -> tuple[Record, bytes | None]:
-    """The record with its prompt in place, and the salt if it was withheld. An open prompt needs no opening."""
+    """The record with its prompt in place, and the salt if it was withheld. A prompt that is shown has no opening."""
     if not record["prompt"]["commitment"]:
+        if opening is not None:
+            raise Malformed("the receipt shows its prompt, so this opening is another's", name="OPENING")
         return record, None
     if opening is None:
         raise _withheld()

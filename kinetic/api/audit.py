@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from blake3 import blake3
 
 from kinetic import store
-from kinetic.api.verify import Checker, Claim, claim_of, require_no_bundle, row_of, with_standing
+from kinetic.api.verify import Checker, Claim, claim_of, row_of, with_standing
 from kinetic.attest import foreign_errors
 from kinetic.errors import FileProblem, KineticError
 from kinetic.types import PROFILE
 from ktc import errors
 from ktc.errors import KtcError
 from ktc.files import read_bounded
-from receipts import audit, checks, encode
+from receipts import audit, checks, encode, kinds
 from receipts.audit_state import State
 from receipts.report.rows import NOT_RERUN, Report, Row
 from receipts.schema import Record
@@ -145,14 +145,13 @@ class Audit:
                 self._on_check(order + 1, len(sources))
 
     def _check(self, order: int, source: audit.Source) -> Row | _Due | None:
-        """A refusal, or what is to be rerun; None for a file in a folder that is no receipt at all."""
+        """A refusal, or what is to be rerun; None for a file in a folder that is surely something else."""
         started, data = time.perf_counter(), b""
         try:
-            require_no_bundle(source.path)
-            data = read_bounded(source.path)
+            data = encode.read_file(source.path)
             examined = self._checker.examine(data)
         except KtcError as error:
-            if not source.is_named and error.exit_code != 3 and not _claims(source.path, data):
+            if not source.is_named and error.exit_code != 3 and _is_other(source.path, data):
                 return None
             return Row(source.path, verdict_of(error), seconds=time.perf_counter() - started)
         row = row_of(source.path, examined.record, _NOT_CHOSEN)
@@ -289,12 +288,12 @@ def _engine_id(device: str) -> str:
     return open_backend(BACKENDS.get(device, device)).engine_id
 
 
-def _claims(path: str, data: bytes) -> bool:
-    """Whether a file means to be a receipt; of one that is too large the beginning tells."""
+def _is_other(path: str, data: bytes) -> bool:
+    """Whether a file is surely something else than a receipt; of one that is too large the beginning tells."""
     if not data:
         with contextlib.suppress(OSError), open(path, "rb") as file:
             data = file.read(4096)
-    return audit.claims_to_be_receipt(data)
+    return bool(kinds.other_kind(data))
 
 
 def _digest(data: bytes) -> str:

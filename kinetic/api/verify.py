@@ -26,8 +26,9 @@ from kinetic.attest import FEATURES
 from kinetic.errors import FileProblem, KineticError, UsageError
 from kinetic.loader import LoadedFile, open_model_file
 from kinetic.types import PROFILE, ModelIdentity, Step
+from ktc import errors
 from ktc.canonical import show
-from ktc.errors import KtcError, Malformed, Unverifiable
+from ktc.errors import KtcError, Unverifiable
 from receipts import checks, encode, identity, sign
 from receipts import verify as rules
 from receipts.report.rows import Row
@@ -56,7 +57,7 @@ class Checker:
     name in the receipt. It is hashed again in any case, and what was hashed is
     what runs. ``trust`` and ``at`` (seconds since 1970, else when this is made)
     judge signatures; ``challenge`` (hex) must have been answered; ``opening`` shows a
-    prompt that was withheld; ``method`` and ``trail`` are those of
+    prompt that was withheld, and where none was it is refused; ``method`` and ``trail`` are those of
     ``receipts.verify.verify``. ``on_hash`` is told bytes, ``on_rerun`` tokens
     of prompt and output: (done, in all). ``progress`` gets news of a line.
     """
@@ -96,7 +97,9 @@ class Checker:
 
     def examine(self, receipt: str | os.PathLike[str] | bytes) -> Examined:
         """Everything but the rerun (steps 1 to 9 of FORMAT.md). Raises any KtcError."""
-        require_no_bundle(receipt)
+        if not isinstance(receipt, bytes) and os.path.isdir(receipt):
+            message = f"{os.fspath(receipt)} is a folder: `kinetic audit` verifies all receipts in one"
+            raise errors.FileProblem(message, name="NOT_A_FILE")
         record, entries = encode.read_receipt(receipt)
         standing = sign.judge_signatures(record, entries, self._trust, self.at)
         if self._challenge is not None:
@@ -151,13 +154,6 @@ def check_file(checker: Checker, file: str) -> Row:
         return Row(file, rules.verdict_of(error), seconds=time.perf_counter() - started)
     verdict = checker.rerun(examined)
     return row_of(file, examined.record, verdict)._replace(seconds=time.perf_counter() - started)
-
-
-def require_no_bundle(receipt: str | os.PathLike[str] | bytes) -> None:
-    """Raises ktc's Malformed for what begins as a bundle; whoever verifies one by mistake should hear where to."""
-    is_bundle = receipt.startswith(store.BUNDLE_MAGIC) if isinstance(receipt, bytes) else store.is_bundle(receipt)
-    if is_bundle:
-        raise Malformed("this is a bundle and not a receipt: `kinetic verify` checks bundles", name="NOT_A_RECEIPT")
 
 
 def row_of(file: str, record: Record, verdict: rules.Verdict) -> Row:

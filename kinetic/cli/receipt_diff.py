@@ -9,7 +9,7 @@ from kinetic.cli.parser import Subcommands
 from kinetic.cli.receipt_files import load, said
 
 if TYPE_CHECKING:
-    from receipts.schema import Record
+    from kinetic.cli.receipt_files import Loaded
 
 HELP = "compare two receipts, without a rerun"
 
@@ -21,8 +21,8 @@ exit codes:
   13   two questions, so the answers say nothing about each other, the same or not
   11, 12, 3, 14: one of the files is no sound receipt; of two faults the graver counts
 
-What is only claimed or attached (time, device, signatures, ...) may differ: it is listed
-and changes no exit code.
+What is only claimed or attached (time, device, signatures, ...) may differ: it is listed,
+of signatures the keys that signed only one of the two, and changes no exit code.
 """
 
 
@@ -37,8 +37,9 @@ def add(commands: Subcommands) -> None:
 def main(options: Namespace) -> int:
     from receipts.diff import as_json, compare, page
 
-    first, second = _load_both(options.first, options.second)
-    found = compare(first, second)
+    loaded = _load_both(options.first, options.second)
+    first, second = (one.receipt.record for one in loaded)
+    found = compare(first, second, (loaded[0].signers, loaded[1].signers))
     if options.json:
         import json
 
@@ -48,18 +49,18 @@ def main(options: Namespace) -> int:
     return found.exit_code
 
 
-def _load_both(*paths: str) -> list[Record]:
-    """Their records. Raises the graver of two faults."""
+def _load_both(*paths: str) -> list[Loaded]:
+    """Both files. Raises the graver of two faults."""
     from ktc.errors import KtcError
     from receipts.errors import worst
 
-    records, faults = [], []
+    loaded, faults = [], []
     for path in paths:
         try:
-            records.append(load(path).receipt.record)
+            loaded.append(load(path))
         except KtcError as error:
             faults.append(error)
     if faults:
         code = worst(fault.exit_code for fault in faults)
         raise next(fault for fault in faults if fault.exit_code == code)
-    return records
+    return loaded

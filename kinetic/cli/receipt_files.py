@@ -60,18 +60,28 @@ def load(path: str, *, answer: bool = True) -> Loaded:
     ``answer``: it must also agree with itself on its answer, which a rerun
     judges only when it has looked at the tokens.
     """
-    from ktc.files import read_bounded
     from receipts.checks import check_answer
     from receipts.encode import read_receipt
     from receipts.sign import check_signatures
 
-    data = read_bounded(path)
+    data = read_file(path)
     with about(path):
         receipt = read_receipt(data)
         signers = check_signatures(*receipt)
         if answer:
             check_answer(receipt.record)
         return Loaded(path, data, receipt, signers)
+
+
+def read_file(path: str) -> bytes:
+    """The bytes of a receipt's file. Raises any KtcError; the message names the file, once."""
+    from ktc.errors import Malformed
+    from receipts import encode
+
+    try:
+        return encode.read_file(path)
+    except Malformed as error:  # the other errors name it themselves
+        raise Malformed(f"{path}: {error}", name=error.name) from error
 
 
 def load_opening(path: str) -> Opening:

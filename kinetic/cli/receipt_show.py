@@ -6,7 +6,7 @@ import sys
 from argparse import Namespace
 
 from kinetic.cli.parser import Subcommands
-from kinetic.cli.receipt_files import about, complain, said
+from kinetic.cli.receipt_files import about, complain, read_file, said
 
 HELP = "show what a receipt says; nothing is rerun"
 
@@ -26,7 +26,6 @@ def add(commands: Subcommands) -> None:
 
 def main(options: Namespace) -> int:
     from ktc.errors import KtcError
-    from ktc.files import read_bounded
     from ktc.trust import judge
     from receipts import show
     from receipts.checks import check_answer
@@ -34,7 +33,7 @@ def main(options: Namespace) -> int:
     from receipts.errors import worst
     from receipts.sign import SCOPE, check_signatures
 
-    data, faults, signers = read_bounded(options.file), list[KtcError](), list[str]()
+    data, faults, signers = read_file(options.file), list[KtcError](), list[str]()
     with about(options.file):
         receipt = read_receipt(data)
     try:

@@ -25,11 +25,15 @@ def add(commands: Subcommands) -> None:
 
 
 def main(options: Namespace) -> int:
+    from kinetic import store
+    from ktc.errors import Malformed
     from ktc.keys import read_secret_key
     from ktc.signature import key_id
     from receipts.identity import receipt_id
     from receipts.rewrite import encoded, form_of, with_signature
 
+    if store.is_bundle(options.file):
+        raise Malformed(f"{options.file}: this is a bundle: `kinetic sign` signs it", name="NOT_A_RECEIPT")
     output = options.file if options.output is None else options.output
     require_writable(output)
     loaded = load(options.file)

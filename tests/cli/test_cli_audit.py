@@ -9,6 +9,7 @@ import pytest
 from kinetic.api import Model
 from kinetic.api import model as model_module
 from kinetic.api.verify import Checker
+from kinetic.cli import main
 from ktc.digest import token_digest
 from ktc.keys import write_key_pair
 from receipts.audit import choose
@@ -78,7 +79,7 @@ def test_each_model_is_hashed_and_loaded_once_though_receipts_alternate(folder, 
 
 def test_files_patterns_and_what_is_no_receipt(folder, capsys):
     (folder / "r" / "list.json").write_text('{"type": "kinetic-opening", "version": 1}')
-    (folder / "r" / "big.json").write_text(" " * (16 * 1024 * 1024 + 1))
+    (folder / "r" / "big.json").write_text('{"type": "kinetic-report",' + " " * (16 * 1024 * 1024))
     assert audit("r") == 0
     out = capsys.readouterr().out
     assert out.startswith("All 50 receipts") and "skipped: not a receipt: 2 (r/big.json, r/list.json)" in out
@@ -92,11 +93,37 @@ def test_files_patterns_and_what_is_no_receipt(folder, capsys):
     assert "r/half.json: MALFORMED (BAD_JSON)" in out and "r/empty.json: MALFORMED (NOT_A_RECEIPT)" in out
 
 
+@pytest.mark.parametrize(
+    ("content", "code", "word"),
+    [
+        (b"", 11, "MALFORMED (BAD_JSON): the file is empty"),
+        (bytes(8), 11, "MALFORMED (BAD_JSON)"),
+        (b"{", 11, "MALFORMED (BAD_JSON)"),
+        (b'{"recepit": {}, "signatures": []}', 11, "MALFORMED"),
+        (b"{}", 11, "MALFORMED (MISSING_FIELD)"),
+        (b"null", 11, "MALFORMED (WRONG_TYPE)"),
+        (b" " * (16 * 1024 * 1024 + 1), 14, "LIMIT (FILE_TOO_LARGE)"),
+    ],
+    ids=["empty", "zeros", "cut", "misspelt", "table", "null", "large"],
+)
+def test_a_destroyed_receipt_in_a_folder_is_noticed(folder, capsys, content, code, word):
+    (folder / "r" / "a07.json").write_bytes(content)
+    assert audit("r", "--sample", "1") == code
+    out = capsys.readouterr().out
+    assert out.startswith(f"r/a07.json: {word}") and "skipped" not in out
+
+
+def test_help_says_what_is_skipped(capsys):
+    assert main(["audit", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(kind in out for kind in ("openings", "DSSE", "SARIF", "COSE", "sigstore"))
+
+
 @pytest.mark.parametrize("words", [["none"], ["other"], ["x*.json"]])
 def test_an_audit_of_nothing_is_no_success(folder, words, capsys):
     (folder / "none").mkdir()
     (folder / "other").mkdir()
-    (folder / "other" / "a.json").write_text("{}")
+    (folder / "other" / "a.json").write_text('{"type": "kinetic-opening"}')
     assert audit(*words) == 3
     assert capsys.readouterr().out == ""
 

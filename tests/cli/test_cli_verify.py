@@ -161,6 +161,11 @@ def test_openings_and_methods(capsys):
     assert capsys.readouterr().err.startswith("UNVERIFIABLE (WITHHELD): ")
     assert verify("w.json", "--opening", "w.opening.json") == 0
     capsys.readouterr()
+    assert verify("a.json", "--opening", "w.opening.json") == 11
+    said = "MALFORMED (OPENING): the receipt shows its prompt, so this opening is another's"
+    assert capsys.readouterr().err.startswith(said)
+    assert verify("w.opening.json") == 11
+    assert "this is an opening: give the receipt, and this with --opening" in capsys.readouterr().err
     assert verify("w.json", "a.json", "--opening", "w.opening.json") == 2
     out, err = capsys.readouterr()
     assert out == "" and "an opening is that of one receipt" in err and err.count("\n") == 1
@@ -185,6 +190,11 @@ def test_a_bundle_in_place_of_a_receipt(folder, capsys):
     assert verify("m.ktc") == 11
     err = capsys.readouterr().err
     assert err.startswith("MALFORMED (NOT_A_RECEIPT): this is a bundle") and "`kinetic verify`" in err
+
+
+def test_a_folder_in_place_of_a_receipt(folder, capsys):
+    assert verify(".") == 3
+    assert "`kinetic audit`" in capsys.readouterr().err
 
 
 def test_a_report_goes_where_a_link_leads(folder, capsys):

@@ -11,11 +11,14 @@ from math import comb
 
 import pytest
 
+from ktc import limits
 from ktc.errors import KtcError
-from receipts import audit, audit_state
+from receipts import audit, audit_state, kinds
 from receipts.audit import Size, Source, chance, choose, find_files, parse_seed, parse_size, percent
 from receipts.audit_state import State
 from receipts.encode import Receipt, to_cbor, to_json
+from receipts.report import to_sarif
+from receipts.report.rows import Report
 from receipts.verify import Place, Verdict
 from tests.support.sample_receipts import sample
 
@@ -82,27 +85,32 @@ def test_a_folder_that_cannot_be_listed_is_not_passed_over(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("data", "is_meant"),
+    ("data", "kind"),
     [
-        (b"", False),
-        (b"[]", False),
-        (b'{"a": 1.5}', False),
-        (b'{"type": "kinetic-opening", "version": 1}', False),
-        (b'{"receipt": 1}', False),
-        (b'{"receipt": 1, "signatures": 1.5}', True),
-        (b'{"receipt": {"type": "kinetic-receipt"}}', True),
-        (b'{"predicate": {"type": "kinetic-receipt"}}', False),
-        (b'{"rows": [1.5], "says": "kinetic-receipt"}', False),
-        (b' {\n"signatures" :', True),
-        (b'{"a": 1, "type": "kinetic-receipt"', True),
-        (rb'{"a": 1, "\u0072eceipt": 1, "signatures": 2}', True),
-        (rb'{"type": "kinetic\u002dreceipt"}', True),
-        (b"\xa0", False),
-        (to_cbor(Receipt(sample(), []))[:200], True),
+        *((data, "") for data in (b"", bytes(8), b"{", b"{}", b"[]", b"null", b"not JSON", b"\xa0", b"[" * 100_000)),
+        (b'{"recepit": {}, "signatures": []}', ""),
+        (b'{"receipt": {}, "type": "kinetic-opening"}', ""),
+        (b'{"type": "kinetic-receipt"}', ""),
+        (b'{"type": "kinetic-other"', ""),
+        (b'{"version": 1, "runs": 2}', ""),
+        (b'{"mediaType": "text/plain"}', ""),
+        (b'{"payloadType": 1, "payload": ""}', ""),
+        (b"\xd2", ""),
+        (to_cbor(Receipt(sample(), []))[:200], ""),
+        (b'{"version": 1, "type": "kinetic-opening"}', kinds.OPENING),
+        (b'{"type": "kinetic-report", "seconds": 1.5', kinds.REPORT),
+        (audit_state.HEAD * 2, kinds.STATE),
+        (b'{"payload": "", "payloadType": "x", "signatures": []}', kinds.DSSE),
+        (b'{"version": "2.1.0", "runs": []}', kinds.SARIF),
+        (to_sarif(Report([], "t", [])).encode()[:200], kinds.SARIF),
+        (b'{"mediaType": "application/vnd.dev.sigstore.bundle.v0.3+json"}', kinds.SIGSTORE),
+        (b"\xd2\x84\x40", kinds.COSE),
+        (b'{"type": "kinetic-report", "rows": [' + b"[]," * limits.MAX_CONTAINERS + b"[]]}", kinds.REPORT),
     ],
+    ids=lambda value: str(value)[:40],
 )
-def test_what_means_to_be_a_receipt(data, is_meant):
-    assert audit.claims_to_be_receipt(data) is is_meant
+def test_what_is_surely_something_else(data, kind):
+    assert kinds.other_kind(data) == kind
 
 
 def test_what_is_or_would_be_found(folder):

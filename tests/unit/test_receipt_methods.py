@@ -212,8 +212,9 @@ def test_the_opening_of_another_receipt_is_malformed():
     assert verify(withheld(), Committing(), opening=opening(withheld(clock="noon"))).name == "OPENING"
 
 
-def test_an_open_prompt_needs_no_opening():
-    assert verify(sample(), ScriptedReplayer(*TOKENS), opening=opening(withheld())).exit_code == 0
+def test_an_opening_for_a_prompt_that_is_shown_is_anothers():
+    verdict = verify(sample(), ScriptedReplayer(*TOKENS), opening=opening(withheld()))
+    assert (verdict.exit_code, verdict.name) == (11, "OPENING")
 
 
 def test_an_opened_prompt_counts_like_any_other():

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ktc.keys import read_public_key, write_key_pair
+from ktc.layout import MAGIC
 from ktc.signature import key_id
 from receipts.encode import Receipt, to_cbor, to_json, write_receipt
 from receipts.identity import challenge_seed, question_id, receipt_id
@@ -65,6 +66,8 @@ def test_a_signed_receipt_is_never_called_valid(tmp_path):
         (changed(sample(), "verified", True), 11, "MALFORMED", "UNKNOWN_FIELD"),
         (b"", 11, "MALFORMED", "BAD_JSON"),
         (b"not a receipt", 11, "MALFORMED", "BAD_JSON"),
+        (MAGIC, 11, "MALFORMED", "NOT_A_RECEIPT"),
+        (MAGIC + bytes(17 << 20), 11, "MALFORMED", "NOT_A_RECEIPT"),
         (b"[]", 11, "MALFORMED", "WRONG_TYPE"),
         (b"\xa0", 11, "MALFORMED", "MISSING_FIELD"),
         (b"\xbf\xff", 11, "MALFORMED", "INDEFINITE"),

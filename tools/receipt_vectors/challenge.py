@@ -179,5 +179,10 @@ def _openings() -> Iterator[Case]:
     empty: Expect = (11, "BAD_JSON", 2)
     yield Case("opening-empty", [96], "An empty opening.", plain(kept), empty, {"opening": ""})
     yield Case(
-        "opening-of-open-prompt", [96], "An opening for a prompt that is shown.", plain(record()), OK, opening(record())
+        "opening-of-open-prompt",
+        [96],
+        "An opening for a prompt that is shown.",
+        plain(record()),
+        (11, "OPENING", 10),
+        opening(record()),
     )
