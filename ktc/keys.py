@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from ktc import limits, signature
 from ktc.canonical import show
-from ktc.errors import SignatureProblem
+from ktc.errors import LimitExceeded, SignatureProblem
 from ktc.files import Name, read_guarded, write_new
 from ktc.signature import KeyPair
 
@@ -83,16 +83,29 @@ def read_secret_key(path: Name) -> KeyPair:
 
     Raises FileProblem, LimitExceeded, SignatureProblem.
     """
-    name = os.fspath(path)
+    data = read_secret_file(path)
+    return signature.key_pair(_unwrap(data, os.fspath(path), SECRET_LABEL, SECRET_PREFIX))
+
+
+def read_secret_file(path: Name, limit: int = limits.MAX_KEY_FILE_BYTES) -> bytes:
+    """The bytes of a file that only its owner can read, unless it holds no secret key: then any mode will do.
+
+    Of a file that holds none the caller says what it is, and not that its mode gives a secret away.
+    Raises FileProblem, LimitExceeded, SignatureProblem EXPOSED_KEY, SYMLINK.
+    """
     try:
-        data = read_guarded(path, limits.MAX_KEY_FILE_BYTES, is_secret=True)
+        return _read_key_file(path, limit, is_secret=True)
     except SignatureProblem as error:
-        if error.name == "EXPOSED_KEY" and PUBLIC_LABEL.encode() in (
-            data := read_guarded(path, limits.MAX_KEY_FILE_BYTES)
-        ):
-            _unwrap(data, name, SECRET_LABEL, SECRET_PREFIX)  # a public key may be read by all; it is the wrong file
-        raise
-    return signature.key_pair(_unwrap(data, name, SECRET_LABEL, SECRET_PREFIX))
+        if error.name != "EXPOSED_KEY" or SECRET_LABEL.encode() in (data := _read_key_file(path, limit)):
+            raise
+        return data
+
+
+def require_secret(data: bytes, name: str) -> None:
+    """Raises SignatureProblem for a file that is no PEM with a secret key, whatever the kind of key."""
+    text = data.decode("utf-8", errors="replace")
+    if not any(SECRET_LABEL in label for label in _LABEL.findall(text)):
+        _refuse_other(name, text, SECRET_LABEL)
 
 
 def read_public_key(path: Name) -> bytes:
@@ -101,12 +114,19 @@ def read_public_key(path: Name) -> bytes:
     Raises FileProblem, LimitExceeded, SignatureProblem.
     """
     name = os.fspath(path)
-    public = _unwrap(read_guarded(path, limits.MAX_KEY_FILE_BYTES), name, PUBLIC_LABEL, PUBLIC_PREFIX)
+    public = _unwrap(_read_key_file(path, limits.MAX_KEY_FILE_BYTES), name, PUBLIC_LABEL, PUBLIC_PREFIX)
     try:
         signature.require_key(public)
     except SignatureProblem as error:
         raise SignatureProblem(f"{name}: {error}", name=error.name) from None
     return public
+
+
+def _read_key_file(path: Name, limit: int, *, is_secret: bool = False) -> bytes:
+    try:
+        return read_guarded(path, limit, is_secret=is_secret)
+    except LimitExceeded as error:
+        raise LimitExceeded(f"{error}, and so is no key file", name=error.name) from None
 
 
 def _pem(label: str, der: bytes) -> bytes:

@@ -10,6 +10,7 @@ compared with the file's size before anything is read by it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import NamedTuple
@@ -26,6 +27,9 @@ HEADER_BYTES = 64
 MANIFEST_AT = HEADER_BYTES
 BOUNDARY = 4096
 SLOT_BYTES = 16_384
+
+_RECEIPT = re.compile(rb'\s*\{[^{]*"(receipt|signatures)"\s*:|\xa2greceipt')
+"""How a receipt begins, in JSON and in CBOR."""
 
 _HEADER = Struct("<8sHHIQQQ24s")
 
@@ -79,11 +83,22 @@ def pack_header(file_length: int, manifest_length: int) -> bytes:
 def unpack_header(data: bytes) -> Header:
     """The fields of 64 bytes that begin with the magic (step B1); nothing else is judged. Raises NOT_A_BUNDLE."""
     if not data.startswith(MAGIC):
-        raise Malformed(f"this is not a bundle: it begins with {show(data[:8], 60)}", name="NOT_A_BUNDLE")
+        raise Malformed(f"this is not a bundle: {_other_kind(data)}", name="NOT_A_BUNDLE")
     if len(data) < HEADER_BYTES:
         raise Malformed(f"this is not a bundle: it ends inside the header, at byte {len(data)}", name="NOT_A_BUNDLE")
     _, major, minor, flags, file_length, manifest_at, manifest_length, _ = _HEADER.unpack(data)
     return Header(major, minor, flags, file_length, manifest_at, manifest_length, data)
+
+
+def _other_kind(data: bytes) -> str:
+    """What a file is that begins with ``data`` and not with the magic, and what to do with it."""
+    if not data:
+        return "the file is empty"
+    if data.startswith(b"GGUF"):
+        return "it is a model file, and `kinetic pack` makes a bundle of it"
+    if _RECEIPT.match(data):
+        return "it begins as a receipt does, and `kinetic verify-receipt` checks those"
+    return f"it begins with {show(data[:8], 60)}"
 
 
 def check_header(header: Header) -> None:

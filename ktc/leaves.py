@@ -27,7 +27,7 @@ class LeafChecker:
         """Reads the list of leaf digests and checks it against its own digest (part of step B11)."""
         gguf = bundle.gguf
         self._data = bundle.view(gguf)
-        self._name = gguf.name
+        self._gguf = gguf
         self._digests = read_leaf_list(bundle)
         self._done = bytearray(leaf_count(gguf.length))
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
@@ -63,7 +63,7 @@ class LeafChecker:
                 return
             leaf = self._data[index * LEAF_BYTES : (index + 1) * LEAF_BYTES]
             if leaf_digest(index, leaf) != self._digests[32 * index : 32 * index + 32]:
-                raise bad_leaf(self._name, index)
+                raise bad_leaf(self._gguf, index)
             self._done[index] = 1
 
 
@@ -98,9 +98,10 @@ def bad_section(section: Section) -> Malformed:
     )
 
 
-def bad_leaf(section: str, index: int) -> Malformed:
+def bad_leaf(section: Section, index: int) -> Malformed:
     begin = index * LEAF_BYTES
+    end = min(begin + LEAF_BYTES, section.length)
     return Malformed(
-        f"leaf {index} of section '{section}' (its bytes {begin} to {begin + LEAF_BYTES}) is damaged",
+        f"leaf {index} of section '{section.name}' (its bytes {begin} to {end}) is damaged",
         name="LEAF_DIGEST",
     )

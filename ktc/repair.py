@@ -81,8 +81,11 @@ class _opened:
 
     @staticmethod
     def _inside(path: Name, handle: int) -> _Donor:
-        with Bundle(path, os.dup(handle)) as bundle:
-            return _Donor(os.fspath(path), handle, bundle.gguf.offset, bundle.gguf.length)
+        try:
+            with Bundle(path, os.dup(handle)) as bundle:
+                return _Donor(os.fspath(path), handle, bundle.gguf.offset, bundle.gguf.length)
+        except Malformed as error:
+            raise Malformed(f"{os.fspath(path)}: {error}", name=error.name) from error
 
     def __enter__(self) -> _opened:
         return self

@@ -54,7 +54,7 @@ class Damage(NamedTuple):
             return fault
         section = self.sections[0] if self.sections else bundle.gguf
         if section.kind == GGUF and self.leaves:
-            return bad_leaf(section.name, self.leaves[0])
+            return bad_leaf(section, self.leaves[0])
         if self.sections:
             return bad_section(section)
         if self.sha256:

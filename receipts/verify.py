@@ -145,10 +145,8 @@ def verify(
 ) -> Verdict:
     """Rerun a receipt and judge it; refusals become verdicts too.
 
-    ``limit`` caps the tokens (prompt and output) a rerun may cost;
-    ``progress(done, total)`` is called after each output token. ``opening``
-    shows a prompt that was withheld. With ``trail`` a replay goes on after the
-    first difference, and a DIFFERS holds every position.
+    ``limit`` caps the tokens (prompt and output) of a rerun; ``progress(done, total)`` hears of each output token;
+    ``opening`` shows a withheld prompt. With ``trail`` a DIFFERS of a replay holds every position.
     """
     if method not in METHODS:
         raise ValueError(f"the method is {' or '.join(METHODS)}, not {method!r}")

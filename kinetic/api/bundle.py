@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinetic import store
 from kinetic.attest import UNPRINTABLE, foreign_errors
-from kinetic.errors import FileProblem, Malformed, UsageError
+from kinetic.errors import FileProblem, KineticError, Malformed, UsageError
 from kinetic.gguf import Gguf
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def pack(
     Raises UsageError, FileProblem (EXISTS: ``target`` is never replaced), Malformed or LimitExceeded,
     and then leaves nothing.
     """
+    require_target(target)
     path = store.resolve(model)
     if store.is_bundle(path):
         raise UsageError(f"{path} is a bundle already: name the model file", name="ALREADY_BUNDLE")
@@ -91,6 +93,13 @@ def require_name(name: str) -> None:
     if not NAME.fullmatch(name):
         problem = "a bundle's name has 1 to 64 lower-case letters, digits, dots, dashes or underscores"
         raise UsageError(f"{problem}, a letter or digit first, which {name!r} has not", name="BAD_NAME")
+
+
+def require_target(target: Name) -> None:
+    """Raises UsageError for a name that says of a bundle that it is a bare model file."""
+    if Path(target).suffix.lower() == ".gguf":
+        problem = f"{os.fspath(target)} is to be a bundle, and other programs would take it for a bare model file"
+        raise UsageError(f"{problem}: give it a name that ends in .ktc", name="BAD_NAME")
 
 
 def _label(name: str) -> str:
@@ -147,28 +156,54 @@ def _checked(form: Table, value: Any, where: str) -> dict[str, Any]:
 # --- the rest ---
 
 
+def resolve(bundle: Name) -> Path:
+    """As store.resolve, of a bundle. Raises FileProblem."""
+    try:
+        return store.resolve(bundle)
+    except FileProblem:
+        if os.path.isdir(bundle):
+            problem = f"{os.fspath(bundle)} is a folder: name the bundle in it"
+            raise FileProblem(problem, name="IS_FOLDER") from None
+        raise
+
+
+@contextmanager
+def errors_of(path: Path, *others: Name) -> Iterator[None]:
+    """As foreign_errors; a message that names none of these files names the first."""
+    try:
+        with foreign_errors():
+            yield
+    except KineticError as error:
+        if any(os.fspath(name) in str(error) for name in (path, *others)):
+            raise
+        raise type(error)(f"{path}: {error}", name=error.name) from error
+
+
 def unpack(bundle: Name, target: Name, *, progress: store.Progress | None = None) -> Section:
     """Write the model file in a bundle to ``target``, which must not exist; returns its place and digests."""
-    with foreign_errors():
+    path = resolve(bundle)
+    with errors_of(path, target):
         from ktc.unpack import unpack as unpack_bundle
 
-        return unpack_bundle(store.resolve(bundle), target, progress=progress)
+        return unpack_bundle(path, target, progress=progress)
 
 
 def sign(bundle: Name, pair: KeyPair) -> list[str]:
     """Add a signature to a bundle, in place; returns the key ids of all signers."""
-    with foreign_errors():
+    path = resolve(bundle)
+    with errors_of(path):
         from ktc.writer import sign_bundle
 
-        return sign_bundle(store.resolve(bundle), pair)
+        return sign_bundle(path, pair)
 
 
 def repair(bundle: Name, donor: Name, target: Name, *, progress: store.Progress | None = None) -> Repaired:
     """Write to ``target`` the bundle that a damaged one was, with what is needed of another copy of the model."""
-    with foreign_errors():
+    path, other = resolve(bundle), store.resolve(donor)
+    with errors_of(path, other, target):
         from ktc.repair import repair as repair_bundle
 
-        return repair_bundle(store.resolve(bundle), store.resolve(donor), target, progress=progress)
+        return repair_bundle(path, other, target, progress=progress)
 
 
 def read_trust(key_files: Iterable[str], trust_file: str | None) -> Trust | None:
@@ -204,7 +239,7 @@ def verify(
     from receipts.errors import VERDICTS
 
     try:
-        path = store.resolve(bundle)
+        path = resolve(bundle)
         found = verify_bundle(path, trust=trust, at=at, min_release=min_release, sha256=sha256, progress=progress)
     except (KtcError, FileProblem) as error:
         damage = getattr(error, "damage", None)

@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinetic import store
+from kinetic.api.bundle import errors_of, resolve
 from kinetic.attest import foreign_errors
 from kinetic.errors import FileProblem, SignatureProblem, UsageError
+from kinetic.gguf import Gguf
 from receipts.export import NAMESPACE, STATEMENT_PAYLOAD_TYPE, STATEMENT_TYPE
 
 if TYPE_CHECKING:
@@ -45,8 +47,8 @@ def intoto(bundle: str | os.PathLike[str], pair: KeyPair, progress: store.Progre
 
     The bundle is verified whole first, SHA-256 included. Raises FileProblem, Malformed, SignatureProblem and others.
     """
-    path = store.resolve(bundle)
-    with foreign_errors():
+    path = resolve(bundle)
+    with errors_of(path):
         from ktc import signature
         from ktc.verify import verify
 
@@ -103,7 +105,8 @@ def oms(
 
     ``output`` is where they will stand: a signature inside the folder isn't part of what it signs.
     ``progress`` is told (bytes done, in all). Raises UsageError without the package
-    ``cryptography``, SignatureProblem for a key that can't be used, FileProblem.
+    ``cryptography``, SignatureProblem for a key that can't be used, FileProblem, and of
+    models that can't be opened, or bundles that aren't intact, what these are refused for.
     """
     key = _EllipticKey(key_file)
     root = Path(os.path.abspath(model))
@@ -154,13 +157,30 @@ def _resources(root: Path, ignored: list[str], progress: store.Progress | None) 
     if not files:
         raise FileProblem(f"there are no files in {root}", name="NO_FILE")
     sizes = {name: path.stat().st_size for name, path in files.items()}
-    total, done = sum(sizes.values()), 0
+    bundles = {name for name, path in files.items() if path.suffix == ".ktc" or store.is_bundle(path)}
+    total, done = sum(sizes.values()) + sum(sizes[name] for name in bundles), 0
+    for name in sorted(files):  # all of them, before the first is hashed to be signed
+        if name in bundles:
+            _verify(files[name], _from(done, total, progress))
+            done += sizes[name]
+        elif files[name].suffix == ".gguf":
+            Gguf.open(files[name]).close()
     for name in sorted(files):
-        begun = done
-        tell = (lambda part, _, begun=begun: progress(begun + part, total)) if progress else None
-        found = store.digests(files[name], rehash=True, progress=tell)
+        found = store.digests(files[name], rehash=True, progress=_from(done, total, progress))
         done += sizes[name]
         yield {"name": name, "algorithm": "sha256", "digest": found.sha256}
+
+
+def _from(begun: int, total: int, progress: store.Progress | None) -> store.Progress | None:
+    """``progress`` for one of several files."""
+    return (lambda part, _: progress(begun + part, total)) if progress else None
+
+
+def _verify(path: Path, progress: store.Progress | None) -> None:
+    with errors_of(path):
+        from ktc.verify import verify
+
+        verify(path, sha256=True, progress=progress)
 
 
 def _files(folder: Path, ignored: list[str]) -> Iterator[Path]:
@@ -185,9 +205,10 @@ class _EllipticKey:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         with foreign_errors():
-            from ktc.files import read_guarded
+            from ktc import keys
 
-            data = read_guarded(path, MOST_KEY_BYTES, is_secret=True)
+            data = keys.read_secret_file(path, MOST_KEY_BYTES)
+            keys.require_secret(data, os.fspath(path))
         with _library():
             from cryptography.exceptions import UnsupportedAlgorithm
             from cryptography.hazmat.primitives import serialization

@@ -44,7 +44,8 @@ def _rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Label and text of each line; what the file doesn't say has no line."""
     files, tokenizer, memory = facts["files"], facts["tokenizer"], facts["memory"]
     yield "file", Path(files[0]).name + (f" and {_counted(len(files) - 1, 'more part')}" if files[1:] else "")
-    yield "size", f"{_size(facts['file_size'])}, GGUF version {facts['gguf_version']}"
+    model = f"{_size(facts['file_size'])}, GGUF version {facts['gguf_version']}"
+    yield "size", f"{_size(facts['bundle']['size'])}; the model in it {model}" if facts["bundle"] else model
     if facts["bundle"]:
         yield from _bundle(facts["bundle"])
     if facts["name"] is not None:

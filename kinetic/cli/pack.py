@@ -21,8 +21,8 @@ profile says how the model runs fastest on a kind of machine, and cannot change 
 def add(commands: Subcommands) -> None:
     parser = commands.add_parser("pack", help=HELP, description=HELP.capitalize() + ".", epilog=EPILOG)
     parser.add_argument("model", metavar="MODEL", help="a .gguf file, or a name from `kinetic models`")
-    parser.add_argument("-o", "--output", required=True, metavar="OUT", help="the bundle, which must not exist")
-    parser.add_argument("--name", default="", metavar="NAME", help="its name; by default the model's")
+    parser.add_argument("-o", "--output", required=True, metavar="OUT", help="the bundle (.ktc), which must not exist")
+    parser.add_argument("--name", default=None, metavar="NAME", help="its name; by default the model's")
     parser.add_argument("--release", type=int, default=0, metavar="N", help="number of this release under its name")
     parser.add_argument("--chunks", action="store_true",
                         help="list a digest for each MiB: checked when first used, repairable one by one")  # fmt: skip
@@ -42,7 +42,8 @@ def main(options: Namespace) -> int:
 
     if not 0 <= options.release < 2**53:
         raise UsageError(f"the release is {options.release}, but must be from 0 to 2^53 - 1", name="BAD_RELEASE")
-    if options.name:
+    bundle.require_target(options.output)
+    if options.name is not None:
         bundle.require_name(options.name)
     keys = [read_key(path) for path in options.sign]
     derivation = bundle.read_derivation(options.derivation) if options.derivation else None
@@ -54,7 +55,7 @@ def main(options: Namespace) -> int:
         written = bundle.pack(
             options.model,
             options.output,
-            name=options.name,
+            name=options.name or "",
             release=options.release,
             leaves=options.chunks,
             profiles=profiles,

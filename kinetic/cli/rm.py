@@ -7,18 +7,23 @@ from argparse import Namespace
 from pathlib import Path
 
 from kinetic.cli.parser import Subcommands
-from kinetic.errors import FileProblem
+from kinetic.errors import FileProblem, UsageError
 
 HELP = "remove pulled models from this machine"
+
+EPILOG = """\
+Asks before it removes, on a terminal. Where there is none, as in scripts, it takes -y to remove
+anything: without it nothing is removed, and the exit code is 2. It is 1 if the answer is no.
+"""
 
 OTHERS = {"ollama": "Ollama", "lmstudio": "LM Studio", "hf": "the Hugging Face cache"}
 
 
 def add(commands: Subcommands) -> None:
-    parser = commands.add_parser("rm", help=HELP, description=HELP.capitalize() + ".")
+    parser = commands.add_parser("rm", help=HELP, description=HELP.capitalize() + ".", epilog=EPILOG)
     parser.add_argument("names", metavar="NAME", nargs="*", help="a name from `kinetic models`")
     parser.add_argument("--unfinished", action="store_true", help="remove what pulls that broke off have left, too")
-    parser.add_argument("-y", "--yes", action="store_true", help="don't ask")
+    parser.add_argument("-y", "--yes", action="store_true", help="don't ask; needed where no terminal is")
     parser.set_defaults(main=main)
 
 
@@ -29,13 +34,11 @@ def main(options: Namespace) -> int:
     if options.unfinished:
         found["unfinished downloads"] = pull.unfinished()
     if not found:
-        from kinetic.errors import UsageError
-
         raise UsageError("name a model to remove: `kinetic models` lists them", name="NO_NAME")
     sizes = {name: sum(path.stat().st_size for path in files) for name, files in found.items()}
     if not options.yes and not _is_wanted(sizes):
         print("Nothing was removed.")
-        return 0
+        return 1
     for name, files in found.items():
         print(f"{name}: {pull.remove(files) / 1e6:,.1f} MB freed")
     return 0
@@ -60,9 +63,9 @@ def _files(name: str) -> list[Path]:
 
 
 def _is_wanted(sizes: dict[str, int]) -> bool:
-    """Asks, if there is somebody to ask."""
+    """Asks whoever is at the terminal; raises UsageError if nobody is."""
     if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
-        return True
+        raise UsageError("nothing was removed, for there is no terminal to ask on: say -y", name="NOT_CONFIRMED")
     from receipts.terminal import printable
 
     what = ", ".join(f"{name} ({size / 1e6:,.1f} MB)" for name, size in sizes.items())

@@ -77,7 +77,7 @@ def test_pack_sign_verify_run_and_unpack(kinetic, model, key, tmp_path):
     assert digest in done.stdout and done.stderr == ""
     keys.write_key_pair(second, OTHER)
     assert kinetic("sign", bundle, "--key", second).stdout.count("key ") == 2
-    says(kinetic("sign", bundle, "--key", second, check=12), "signed the bundle already")
+    says(kinetic("sign", bundle, "--key", second, check=12), f"{bundle}: ", "signed the bundle already")
     done = kinetic("verify", bundle, "--key", f"{second}.pub", "--sha256")
     assert "SHA-256 too" in done.stdout and digest in done.stdout
     done = kinetic("run", bundle, "Hi", *GREEDY)
@@ -108,7 +108,7 @@ def test_who_must_have_signed(kinetic, packed, key, tmp_path):
     assert "(OLD_RELEASE)" in kinetic("verify", packed, "--min-release", "1", check=12).stderr
 
 
-def test_verify_says_how_each_of_several_ends(kinetic, packed, tmp_path):
+def test_verify_says_how_each_of_several_ends(kinetic, model, packed, tmp_path):
     bad, other = tmp_path / "bad.ktc", tmp_path / "other.ktc"
     bad.write_bytes(packed.read_bytes())
     flip(bad, inside(packed, "token_embd.weight", 5))
@@ -116,7 +116,9 @@ def test_verify_says_how_each_of_several_ends(kinetic, packed, tmp_path):
     done = kinetic("verify", packed, bad, other, tmp_path / "none.ktc", check=11)
     assert done.stdout.count("\n") == 2 and done.stdout.startswith(f"{packed}: INTACT")
     first, second, third = done.stderr.splitlines()
-    assert first.startswith(f"{bad}: MALFORMED (LEAF_DIGEST): leaf 0 of section 'gguf'")
+    assert first.startswith(
+        f"{bad}: MALFORMED (LEAF_DIGEST): leaf 0 of section 'gguf' (its bytes 0 to {model.stat().st_size})"
+    )
     assert second.startswith(f"{other}: MALFORMED (NOT_A_BUNDLE): ")
     assert third.startswith(f"{tmp_path}/none.ktc: UNREADABLE (NO_FILE): ")
     rows = [json.loads(line) for line in kinetic("verify", packed, bad, "--json", check=11).stdout.splitlines()]
@@ -133,6 +135,8 @@ def test_info_tells_what_a_bundle_says(kinetic, model, packed, key, tmp_path):
     kinetic("sign", packed, "--key", key)
     lines = kinetic("info", packed).stdout.splitlines()
     facts = {line[:12].strip(): line[14:] for line in lines if line[:12].strip()}
+    sizes = [f"{path.stat().st_size / 1e3:,.1f} kB" for path in (packed, model)]
+    assert facts["size"] == f"{sizes[0]}; the model in it {sizes[1]}, GGUF version 3"
     assert facts["file"] == "t.ktc" and facts["bundle"] == "tiny, release 0, holds tiny.gguf"
     assert facts["signature"].startswith("signature consistent, signer unknown (key ")
     assert facts["checks"] == "each of 1 leaf when first used" and facts["runs here"] == "yes"
@@ -177,6 +181,8 @@ def test_a_measured_profile_is_used_and_said(kinetic, model, tmp_path):
 def test_what_pack_refuses_before_it_begins(kinetic, model, packed, tmp_path):
     target = tmp_path / "x.ktc"
     says(kinetic("pack", model, "-o", target, "--name", "../x", check=2), "name")
+    says(kinetic("pack", model, "-o", target, "--name", "", check=2), "name")
+    says(kinetic("pack", model, "-o", tmp_path / "x.gguf", check=2), "x.gguf", "ends in .ktc")
     says(kinetic("pack", model, "-o", target, "--release", "-1", check=2), "release")
     says(kinetic("pack", packed, "-o", target, check=2), "is a bundle already")
     says(kinetic("pack", model, "-o", packed, check=3), "is not overwritten")
@@ -185,7 +191,35 @@ def test_what_pack_refuses_before_it_begins(kinetic, model, packed, tmp_path):
     says(kinetic("pack", model, "-o", target, "--sign", tmp_path / "none", check=3), "none")
     (tmp_path / "link.gguf").symlink_to(model)
     says(kinetic("pack", tmp_path / "link.gguf", "-o", target, check=3), "symbolic link")
-    assert not target.exists()
+    assert not target.exists() and not (tmp_path / "x.gguf").exists()
+
+
+def test_what_is_no_bundle_is_called_what_it_is(kinetic, model, packed, key, tmp_path):
+    kinetic("run", model, "Hi", *GREEDY, "--receipt", tmp_path / "a.json")
+    kinetic("run", model, "Hi", *GREEDY, "--receipt", tmp_path / "a.cbor")
+    (tmp_path / "void.ktc").write_bytes(b"")
+    (tmp_path / "text.ktc").write_bytes(b"some text")
+    for name, said in {
+        model.name: "`kinetic pack` makes a bundle of it",
+        "a.json": "`kinetic verify-receipt`",
+        "a.cbor": "`kinetic verify-receipt`",
+        "void.ktc": "the file is empty",
+        "text.ktc": "it begins with",
+    }.items():
+        path, target = tmp_path / name, tmp_path / "o"
+        assert said in kinetic("verify", path, check=11).stderr
+        for words in (
+            ("sign", path, "--key", key),
+            ("unpack", path, "-o", target),
+            ("repair", path, "--from", model, "-o", target),
+            ("export", "intoto", path, "--sign", key, "-o", target),
+        ):
+            says(kinetic(*words, check=11), f"{path}: this is not a bundle: ", said)
+    assert "name the bundle in it" in kinetic("verify", tmp_path, check=3).stderr
+    says(kinetic("sign", tmp_path, "--key", key, check=3), "name the bundle in it")
+    (tmp_path / "bundles").mkdir()
+    says(kinetic("sign", "bundles", "--key", key, check=3, cwd=tmp_path), "name the bundle in it")
+    says(kinetic("pack", model, "-o", tmp_path / "b.ktc", "--sign", tmp_path / "a.json", check=12), "is no key file")
 
 
 def test_repair_with_another_copy(kinetic, model, packed, tmp_path):

@@ -51,7 +51,7 @@ def test_pull_run_list_and_remove(kinetic, hub, env, tmp_path):
         assert "one day" in kinetic("run", name, "x", "-n", "20", "--temp", "0", env=env).stdout
     rows = {row["name"]: row for row in json.loads(kinetic("models", "--json", env=env).stdout)}
     assert rows["Tiny-Q8_0"]["source"] == "kinetic" and rows["smollm2"]["source"] == "catalog"
-    removed = kinetic("rm", f"hf:{REPO}:Q8_0", env=env)
+    removed = kinetic("rm", f"hf:{REPO}:Q8_0", "-y", env=env)
     assert removed.stdout.startswith(f"hf:{REPO}:Q8_0: ") and removed.stdout.endswith(" MB freed\n")
     assert "kinetic pull" in kinetic("run", f"{REPO}:Q8_0", "x", check=3, env=env).stderr
 
@@ -111,9 +111,18 @@ def test_remove_several(kinetic, env, tmp_path, talker):
     for name in ("a.gguf", "a.ktc", "s-00001-of-00002.gguf", "s-00002-of-00002.gguf", "stay.gguf"):
         write(models / name, b"GGUF" * 250_000)
     write(models / ".unfinished" / ("0" * 64), b"x" * 3_000_000)
-    done = kinetic("rm", "a", "a", "s-00001-of-00002", "--unfinished", env=env)
+    done = kinetic("rm", "a", "a", "s-00001-of-00002", "--unfinished", "-y", env=env)
     assert done.stdout == "a: 1.0 MB freed\ns-00001-of-00002: 2.0 MB freed\nunfinished downloads: 3.0 MB freed\n"
     assert sorted(path.name for path in models.iterdir()) == ["a.ktc", "stay.gguf"]
+
+
+@pytest.mark.parametrize("stdin", ["", "n\n", "y\n"])
+def test_without_a_terminal_nothing_is_removed_unless_told(kinetic, env, tmp_path, stdin):
+    model = write(tmp_path / "home" / "models" / "a.gguf")
+    done = kinetic("rm", "a", check=2, stdin=stdin, env=env)
+    assert one_line(done.stderr) and "say -y" in done.stderr and done.stdout == "" and model.exists()
+    kinetic("rm", "a", "-y", stdin=stdin, env=env)
+    assert not model.exists()
 
 
 @pytest.mark.parametrize(("answer", "words", "is_removed"), [("y", [], True), ("", [], False), ("", ["-y"], True)])
@@ -126,5 +135,5 @@ def test_remove_asks_on_a_terminal(env, tmp_path, answer, words, is_removed):
     done = subprocess.run(command, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, env=environment, timeout=60)
     os.close(theirs)
     os.close(ours)
-    assert done.returncode == 0 and model.exists() != is_removed
+    assert done.returncode == (0 if is_removed else 1) and model.exists() != is_removed
     assert done.stdout.decode() == ("a: 0.0 MB freed\n" if is_removed else "Nothing was removed.\n")

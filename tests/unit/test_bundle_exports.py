@@ -146,6 +146,39 @@ def test_what_cannot_be_signed_for_model_signing(tmp_path, model_folder):
     refusal(FileProblem, "UNREADABLE", oms, model_folder, tmp_path / "none", tmp_path / "s")
 
 
+@pytest.mark.parametrize("name", ["d.ktc", "void.ktc", "void.gguf", "text.gguf"])
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_what_is_no_sound_model_is_not_signed(tmp_path, model_folder, name, is_folder):
+    pytest.importorskip("cryptography")
+    secret, _ = elliptic_key(tmp_path)
+    pack(model_folder / "a.gguf", tmp_path / "d.ktc")
+    damaged = bytearray((tmp_path / "d.ktc").read_bytes())
+    damaged[60_000] ^= 1
+    path = model_folder / "more" / name
+    path.write_bytes({"d.ktc": bytes(damaged), "text.gguf": b"text"}.get(name, b""))
+    with pytest.raises(Malformed, match=name):
+        oms(model_folder if is_folder else path, secret, tmp_path / "s")
+
+
+def test_progress_counts_what_is_verified_and_what_is_hashed(tmp_path, model_folder):
+    pytest.importorskip("cryptography")
+    secret, _ = elliptic_key(tmp_path)
+    pack(model_folder / "a.gguf", model_folder / "b.ktc")
+    steps = []
+    oms(model_folder, secret, tmp_path / "s", lambda done, total: steps.append((done, total)))
+    assert steps == sorted(steps) and len({total for _, total in steps}) == 1 and steps[-1][0] == steps[-1][1]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o644])
+def test_a_file_that_is_no_secret_key_is_called_what_it_is(tmp_path, model_folder, mode):
+    pytest.importorskip("cryptography")
+    _, public = elliptic_key(tmp_path)
+    os.chmod(public, mode)
+    assert "is a public key" in refusal(SignatureProblem, "BAD_KEY", oms, model_folder, public, tmp_path / "s")
+    public.write_text('{"receipt": {}}')
+    assert "is no key file" in refusal(SignatureProblem, "BAD_KEY", oms, model_folder, public, tmp_path / "s")
+
+
 def test_model_signing_knows_no_ed25519(tmp_path, model_folder):
     pytest.importorskip("cryptography")
     from ktc.keys import write_key_pair

@@ -293,6 +293,25 @@ def test_a_secret_key_that_others_may_use(tmp_path, mode):
     assert (kind, name) == (SignatureProblem, "EXPOSED_KEY") and "chmod 600" in sentence and f"{mode:04o}" in sentence
 
 
+@pytest.mark.parametrize("mode", [0o600, 0o644])
+@pytest.mark.parametrize(
+    ("text", "said"), [(PUBLIC, "is a public key"), ('{"receipt": 1}', "is no key file"), ("", "is no key file")]
+)
+def test_what_is_no_secret_key_is_called_what_it_is(tmp_path, text, said, mode):
+    kind, name, sentence = refused(keys.read_secret_key, put(tmp_path / "k", text, mode))
+    assert (kind, name) == (SignatureProblem, "BAD_KEY") and said in sentence and "others" not in sentence
+
+
+def test_a_file_too_large_for_a_key(tmp_path):
+    kind, name, sentence = refused(keys.read_secret_key, put(tmp_path / "k", "x" * 20_000, 0o644))
+    assert (kind, name) == (LimitExceeded, "FILE_TOO_LARGE") and "is no key file" in sentence
+
+
+@pytest.mark.parametrize("text", [SECRET.replace("BEGIN", "begin"), pem("EC PRIVATE KEY", b"x")])
+def test_any_secret_key_that_others_may_use(tmp_path, text):
+    assert refused(keys.read_secret_key, put(tmp_path / "k", text, 0o644))[1] == "EXPOSED_KEY"
+
+
 @pytest.mark.parametrize("mode", [0o600, 0o400, 0o700])
 def test_modes_that_are_private(tmp_path, mode):
     assert keys.read_secret_key(put(tmp_path / "k", SECRET, mode)) == PAIR
