@@ -14,15 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetic._version import __version__
-from kinetic.errors import (
-    FileProblem,
-    KineticError,
-    LimitExceeded,
-    Malformed,
-    SignatureProblem,
-    Unverifiable,
-    UsageError,
-)
+from kinetic.errors import FileProblem, SignatureProblem, UsageError, of_code
 from kinetic.types import PROFILE, ModelFile, ModelIdentity, Request, Sampling
 from ktc.errors import KtcError
 from receipts import checks, encode, features, identity, schema, withhold
@@ -216,19 +208,10 @@ def _signed(record: dict[str, Any], key: KeyPair | None) -> tuple[list[dict[str,
     return [sign_record(record, key.seed)], signature.key_id(key.public)
 
 
-_KINDS: dict[int, type[KineticError]] = {
-    3: FileProblem,
-    11: Malformed,
-    12: SignatureProblem,
-    13: Unverifiable,
-    14: LimitExceeded,
-}
-
-
 @contextlib.contextmanager
 def foreign_errors() -> Iterator[None]:
     """Errors of ``receipts`` as ours, with their names and exit codes."""
     try:
         yield
     except KtcError as error:
-        raise _KINDS.get(error.exit_code, KineticError)(str(error), name=error.name) from error
+        raise of_code(error.exit_code, str(error), error.name) from error

@@ -100,5 +100,19 @@ class LimitExceeded(KineticError):
     http_status = 413
 
 
+_BY_CODE: dict[int, type[KineticError]] = {
+    3: FileProblem,
+    11: Malformed,
+    12: SignatureProblem,
+    13: Unverifiable,
+    14: LimitExceeded,
+}
+
+
+def of_code(exit_code: int, message: str, name: str) -> KineticError:
+    """The error that stands for one of ``ktc`` or ``receipts``, which share these codes and know nothing of ours."""
+    return _BY_CODE.get(exit_code, KineticError)(message, name=name)
+
+
 INTERRUPTED, BROKEN_PIPE, TERMINATED = 130, 141, 143
 """128 plus the signal, as shells say it: SIGINT, SIGPIPE, SIGTERM."""

@@ -13,14 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from kinetic import store
 from kinetic.errors import (
-    FileProblem,
-    KineticError,
-    LimitExceeded,
     Malformed,
     MalformedGguf,
-    SignatureProblem,
-    Unverifiable,
     UsageError,
+    of_code,
 )
 from kinetic.gguf import Gguf, Shard
 from kinetic.types import ModelFile, ModelIdentity
@@ -269,15 +265,6 @@ def _offset(progress: store.Progress, done: int, total: int) -> store.Progress:
     return lambda part, _: progress(done + part, total)
 
 
-_KINDS: dict[int, type[KineticError]] = {
-    3: FileProblem,
-    11: Malformed,
-    12: SignatureProblem,
-    13: Unverifiable,
-    14: LimitExceeded,
-}
-
-
 @contextlib.contextmanager
 def _as_ours(path: Path) -> Iterator[None]:
     """Errors of ``ktc`` about this file as ours, with their names and exit codes."""
@@ -287,4 +274,4 @@ def _as_ours(path: Path) -> Iterator[None]:
         yield
     except KtcError as error:
         told = str(error) if path.name in str(error) else f"{path.name}: {error}"
-        raise _KINDS.get(error.exit_code, KineticError)(told, name=error.name) from error
+        raise of_code(error.exit_code, told, error.name) from error

@@ -19,6 +19,7 @@ from conformance.bundle_vectors import FOLDER
 from tools.bundle_vectors import header, layout, manifest, models, signing, sound, steps
 from tools.bundle_vectors.build import ABOUT, BASES, Case
 from tools.bundle_vectors.rope import Base, recipe
+from tools.vector_files import renew
 
 MODULES = (header, layout, manifest, models, signing, sound, steps)
 
@@ -62,16 +63,7 @@ def _value(name: str, value: Any) -> str:
 def main() -> int:
     """Write what changed; 1 if a file that was there did."""
     made = {path: text.encode("ascii") for path, text in files()}
-    before = {path: path.read_bytes() for folder in (BASE_FOLDER, FOLDER) for path in folder.glob("*.*")}
-    stale = [path for path, data in before.items() if made.get(path) != data]
-    for path in stale:
-        path.unlink()
-    for path, data in made.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    for path in stale:
-        print(f"{path.relative_to(FOLDER.parent)} {'changed' if path in made else 'is no longer made'}")
-    return 1 if stale else 0
+    return renew(made, [path for folder in (BASE_FOLDER, FOLDER) for path in folder.glob("*.*")], FOLDER.parent)
 
 
 if __name__ == "__main__":

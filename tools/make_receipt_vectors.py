@@ -19,6 +19,7 @@ from conformance.vector_files import FOLDER
 from tools.receipt_vectors import answers, binary, challenge, fields, proofs, reading, signing, stops, trust, values
 from tools.receipt_vectors.build import FILES, Case
 from tools.receipt_vectors.recipe import recipe
+from tools.vector_files import renew
 
 GROUPS = {
     "receipts": (reading, binary, fields, values, answers, stops, challenge, proofs, signing),
@@ -53,16 +54,7 @@ def main() -> int:
     """Write what changed; 1 if a file that was there did."""
     made = dict(files())
     there = [path for folder in (BASE_FOLDER, *map(FOLDER.joinpath, GROUPS)) for path in folder.glob("*.*")]
-    before = {path: path.read_bytes() for path in there}
-    stale = [path for path, data in before.items() if made.get(path) != data]
-    for path in stale:
-        path.unlink()
-    for path, data in made.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    for path in stale:
-        print(f"{path.relative_to(FOLDER)} {'changed' if path in made else 'is no longer made'}")
-    return 1 if stale else 0
+    return renew(made, there, FOLDER)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.receipt_files import arrive, refuser, runner
+
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "kinetic"]
 
@@ -26,3 +28,21 @@ def kinetic(tmp_path):
         return done
 
     return kinetic
+
+
+# For `kinetic receipt`, which is run in this process.
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    return arrive(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def run(capsys):
+    return runner(capsys)
+
+
+@pytest.fixture
+def refused(run, place):
+    return refuser(run, place)

@@ -18,33 +18,15 @@ from tests.support.receipt_files import (
     OTHER_SEED,
     SALT,
     answer,
-    arrive,
     put,
     put_forged,
     put_raw,
     put_withheld,
-    refuser,
-    runner,
 )
 from tests.support.sample_receipts import SEED, changed, full_sample, sample
 from tests.support.talking_model import write_talker
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture
-def place(tmp_path, monkeypatch):
-    return arrive(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def run(capsys):
-    return runner(capsys)
-
-
-@pytest.fixture
-def refused(run, place):
-    return refuser(run, place)
 
 
 # The group

@@ -23,31 +23,12 @@ from tests.support.receipt_files import (
     OTHER_SEED,
     SALT,
     answer,
-    arrive,
     put,
     put_raw,
     put_withheld,
-    refuser,
-    runner,
 )
 from tests.support.sample_receipts import SEED, changed, sample
 from tests.support.talking_model import write_talker
-
-
-@pytest.fixture
-def place(tmp_path, monkeypatch):
-    return arrive(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def run(capsys):
-    return runner(capsys)
-
-
-@pytest.fixture
-def refused(run, place):
-    return refuser(run, place)
-
 
 # Where output may not go
 

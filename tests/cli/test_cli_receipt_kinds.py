@@ -6,23 +6,8 @@ import pytest
 
 from ktc.layout import MAGIC
 from ktc.signature import key_id, key_pair
-from tests.support.receipt_files import OTHER_SEED, arrive, put, put_withheld, refuser, runner
+from tests.support.receipt_files import OTHER_SEED, put, put_withheld
 from tests.support.sample_receipts import SEED, sample
-
-
-@pytest.fixture
-def place(tmp_path, monkeypatch):
-    return arrive(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def run(capsys):
-    return runner(capsys)
-
-
-@pytest.fixture
-def refused(run, place):
-    return refuser(run, place)
 
 
 @pytest.mark.parametrize("size", [0, 17 << 20])

@@ -8,7 +8,7 @@ import pytest
 from kinetic import store
 from kinetic.api import model as model_module
 from kinetic.api.model import Model
-from kinetic.api.verify import Checker, verify_receipt
+from kinetic.api.verify import Checker
 from kinetic.errors import OutOfMemory, UsageError
 from kinetic.loader import LoadedFile
 from ktc import signature
@@ -18,6 +18,7 @@ from ktc.trust import pinned
 from receipts import encode, sign
 from receipts.identity import receipt_id
 from receipts.withhold import Opening, withhold
+from tests.support.answers import answered, check, edit
 from tests.support.sample_receipts import SEED
 from tests.support.talking_model import write_talker
 
@@ -39,23 +40,6 @@ def model_file(tmp_path):
 @pytest.fixture
 def receipt(tmp_path, model_file):
     return answered(model_file, tmp_path / "answer.json", seed=7, stop=["zz"])
-
-
-def answered(model_file, path, **options):
-    with Model(model_file, threads=1) as model:
-        model.generate("x", **options).save_receipt(path)
-    return path
-
-
-def check(receipt, model=None, **options):
-    return verify_receipt(receipt, model, threads=1, **options)
-
-
-def edit(receipt, change):
-    envelope = json.loads(receipt.read_text())
-    change(envelope["receipt"])
-    receipt.write_text(json.dumps(envelope))
-    return receipt
 
 
 # --- several receipts, one session ---

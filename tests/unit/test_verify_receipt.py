@@ -9,7 +9,6 @@ import pytest
 from kinetic import store
 from kinetic.api import verify as verify_module
 from kinetic.api.model import Model
-from kinetic.api.verify import verify_receipt
 from kinetic.engine import Engine
 from kinetic.errors import NonFinite, OutOfMemory
 from kinetic.loader import LoadedFile
@@ -17,6 +16,7 @@ from kinetic.text.stream import TextStream
 from receipts.checks import output_text
 from receipts.schema import new_record
 from receipts.verify import verify
+from tests.support.answers import answered, check, edit
 from tests.support.gguf_writer import GgufWriter
 from tests.support.sample_receipts import FILES, ScriptedReplayer
 from tests.support.talking_model import END, TEMPLATE, write_talker
@@ -39,23 +39,6 @@ def model_file(tmp_path):
 @pytest.fixture
 def receipt(tmp_path, model_file):
     return answered(model_file, tmp_path / "answer.json", seed=7, stop=["zz"])
-
-
-def answered(model_file, path, **options):
-    with Model(model_file, threads=1) as model:
-        model.generate("x", **options).save_receipt(path)
-    return path
-
-
-def check(receipt, model=None, **options):
-    return verify_receipt(receipt, model, threads=1, **options)
-
-
-def edit(receipt, change):
-    envelope = json.loads(receipt.read_text())
-    change(envelope["receipt"])
-    receipt.write_text(json.dumps(envelope))
-    return receipt
 
 
 def test_identical_and_the_model_is_hashed_again(receipt, model_file, monkeypatch):
