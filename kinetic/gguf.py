@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, overload
 from kinetic.errors import FileProblem, MalformedGguf
 from kinetic.gguf_parse import AGAIN, Tensor, check_padding, parse
 from kinetic.gguf_types import FILE_TYPES, PLAIN_TYPES, TYPES, VALUES, Array, type_name
+from ktc.maps import release_pages
 
 if TYPE_CHECKING:
     import numpy as np
@@ -279,14 +280,6 @@ def _value_bytes(value: Any, kind: str) -> int:
     if isinstance(value, Array):
         return 4 + 8 + value._content.nbytes
     return 8 + len(value.encode()) if kind == "STRING" else _SIZES[kind]
-
-
-def release_pages(memory: mmap.mmap, offset: int, length: int) -> None:
-    """Take whole pages of a read-only map of a file out of this process's memory; the file keeps their content."""
-    begin = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
-    whole = (offset + length - begin) // mmap.PAGESIZE * mmap.PAGESIZE
-    if whole > 0 and hasattr(mmap, "MADV_DONTNEED"):
-        memory.madvise(mmap.MADV_DONTNEED, begin, whole)
 
 
 def _open_at_once(path: str, flags: int) -> int:

@@ -20,6 +20,7 @@ from ktc.errors import FileProblem, KtcError, Malformed, SignatureProblem, Unver
 from ktc.layout import HEADER_BYTES, SLOT_BYTES, Header, Section
 from ktc.leaves import LeafChecker
 from ktc.manifest import GGUF, KINDS, LEAVES, Manifest
+from ktc.maps import release_pages
 from ktc.passes import Name
 
 if TYPE_CHECKING:
@@ -138,10 +139,8 @@ class Bundle:
 
     def release(self, offset: int, length: int) -> None:
         """Take whole pages of the map out of memory; whoever reads them again reads them from the file again."""
-        begin = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
-        whole = (offset + length - begin) // mmap.PAGESIZE * mmap.PAGESIZE
-        if self._map is not None and whole > 0 and hasattr(mmap, "MADV_DONTNEED"):
-            self._map.madvise(mmap.MADV_DONTNEED, begin, whole)
+        if self._map is not None:
+            release_pages(self._map, offset, length)
 
     # -- the file
 

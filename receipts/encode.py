@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 from ktc import canonical
 from ktc.errors import LimitExceeded, Malformed
+from ktc.fields import Field, ListOf, Table
 from ktc.files import read_bounded, write_atomic
 from receipts import kinds
 from receipts.checks import check_answer, check_record
-from receipts.fields import Field, ListOf, Table
 from receipts.identity import canonical_bytes, challenge_seed, question_id, receipt_id
 from receipts.schema import ENVELOPE, RECEIPT, SIGNATURES, Record, require_version
 

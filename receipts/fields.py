@@ -7,42 +7,8 @@ from __future__ import annotations
 
 from ktc.canonical import Value, show
 from ktc.errors import Malformed
-from ktc.fields import (
-    Base64,
-    Enum,
-    Field,
-    Hex,
-    Int,
-    ListOf,
-    Optional,
-    Table,
-    Text,
-    TextMap,
-    Tokens,
-    Unsigned64,
-    exact,
-    require_ascending,
-)
+from ktc.fields import Field, exact
 from receipts.decimals import bits_to_float, decimal_bits, format_f32, parse_decimal_f32
-
-__all__ = [
-    "Base64",
-    "Bias",
-    "Decimal",
-    "Enum",
-    "Field",
-    "Hex",
-    "Int",
-    "ListOf",
-    "Optional",
-    "Table",
-    "Text",
-    "TextMap",
-    "Tokens",
-    "Unsigned64",
-    "exact",
-    "require_ascending",
-]
 
 SMALLEST_DIVISOR = 2.0**-120
 

@@ -27,11 +27,8 @@ from typing import Any, Protocol, TypeAlias
 from ktc import limits
 from ktc.digest import token_digest
 from ktc.errors import Malformed, Unverifiable
-from receipts.decimals import format_f32, parse_decimal_f32
-from receipts.fields import (
+from ktc.fields import (
     Base64,
-    Bias,
-    Decimal,
     Enum,
     Hex,
     Int,
@@ -44,6 +41,8 @@ from receipts.fields import (
     Unsigned64,
     exact,
 )
+from receipts.decimals import format_f32, parse_decimal_f32
+from receipts.fields import Bias, Decimal
 
 Record: TypeAlias = dict[str, Any]
 """A receipt in its JSON form. ``check_form`` says whether a dict is one."""

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from ktc import digest, limits, signature
+from ktc.fields import ListOf, Table
 from receipts import sign
 from receipts.encode import canonical_bytes, question_id, read_receipt, receipt_id, to_json
 from receipts.errors import VERDICTS
-from receipts.fields import ListOf, Table
 from receipts.schema import RECEIPT, SAMPLERS
 from tests.support.sample_receipts import SEED, sample
 from tests.unit.test_receipt_encode import MUTANTS, NOT_THE_QUESTION
