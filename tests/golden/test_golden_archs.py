@@ -1,4 +1,4 @@
-"""Small random models of both families against llama.cpp: logits of every row, greedy answers where they are decided.
+"""Small random models of every family against llama.cpp: logits of every row, greedy answers where they are decided.
 
 llama.cpp keeps keys and values in float32 for these numbers, we in float16; its own figures move as
 much when it does so too (``kv_f16`` of ``llama_cpp_self_diff_max_abs``). With F16 and BF16 weights it
@@ -24,6 +24,8 @@ TOLERANCES = {
     "llama3-ropefreqs": 0.04,
     "gemma3": 0.02,
     "gemma3-f16": 0.03,
+    "qwen3": 0.02,
+    "qwen3-f16": 0.04,
 }
 """Largest difference of a logit; about twice what was measured."""
 

@@ -219,6 +219,19 @@ def write_tiny_gemma3(
     return _write(path, metadata | dict(keys or {}), shape, tensors)
 
 
+def write_tiny_qwen3(path: Path, *, seed: int = 0, types: Mapping[str, str] | None = None) -> Path:
+    """A model of family ``qwen3``: heads normed before rotation, heads wider than their share of the width."""
+    tokenizer = chatml_tokenizer()
+    count = len(tokenizer["tokenizer.ggml.tokens"])
+    shape = Shape(2, 64, 6, 2, 48, 96, count, types or GEMMA_MIX, seed, {})
+    tensors = [("token_embd.weight", (count, 64), 3.0 / math.sqrt(64)), ("output_norm.weight", (64,), 0.2)]
+    for layer in range(shape.layers):
+        p = f"blk.{layer}."
+        tensors += _layer(p, shape, ("attn_norm", "ffn_norm"))
+        tensors += [(f"{p}attn_{name}_norm.weight", (shape.head_dim,), 0.2) for name in "qk"]
+    return _write(path, _settings("qwen3", shape, 2048) | tokenizer, shape, tensors)
+
+
 Tensors = list[tuple[str, tuple[int, ...], float]]
 
 

@@ -26,7 +26,7 @@ from kinetic.loader import LoadedFile, open_model_file
 from kinetic.types import Batch, Request, Sampling
 from tests.support.backends import loaded
 from tests.support.blocks import integers
-from tests.support.tiny_models import write_tiny_gemma3, write_tiny_llama
+from tests.support.tiny_models import write_tiny_gemma3, write_tiny_llama, write_tiny_qwen3
 
 FLOAT_TYPES = {"": "F32", "attn_q": "F16", "ffn_up": "BF16", "ffn_down": "F16"}
 
@@ -49,7 +49,12 @@ def write_gemma(path: Path) -> Path:
     return write_tiny_gemma3(path, seed=2)
 
 
-WRITERS: dict[str, Callable[[Path], Path]] = {"llama": write_llama, "floats": write_floats, "gemma3": write_gemma}
+WRITERS: dict[str, Callable[[Path], Path]] = {
+    "llama": write_llama,
+    "floats": write_floats,
+    "gemma3": write_gemma,
+    "qwen3": write_tiny_qwen3,
+}
 
 PROMPT_LENGTH, DECODED = 290, 14
 LENGTH = PROMPT_LENGTH + DECODED
