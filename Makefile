@@ -6,7 +6,7 @@
 #   make audit       the tests of receipts and ktc where nothing but their three packages is installed
 #   make vectors     regenerate the committed vectors; they must not change
 #   make golden      regenerate the golden receipts, as a new draft of the arithmetic asks for
-#   make bench       benchmarks
+#   make bench       rates of kernels and of a model, beside the limits of this machine
 #   make clean       remove what was built; fetched models stay
 
 PYTHON ?= python3
@@ -95,7 +95,7 @@ golden: $(VENV)/.test
 
 bench: $(VENV)/.test
 	@$(call fetch,smollm2,)
-	$(PYTEST) benchmarks --benchmark-only --benchmark-columns=median,iqr,rounds -s
+	$(PYTEST) benchmarks --benchmark-only --benchmark-columns=median,iqr,rounds -q
 
 clean:
 	rm -rf $(VENV) $(AUDIT_VENV) .kinetic/kernels .kinetic/packs build dist *.egg-info
