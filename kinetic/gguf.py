@@ -137,6 +137,11 @@ class Gguf:
         tensor = self.tensors[name]
         self.shards[tensor.shard].source.release(tensor.offset + offset, length)
 
+    def release_all(self) -> None:
+        """The same for everything, once it was read: what is used again is mostly a small part."""
+        for shard in self.shards:
+            shard.source.release(0, shard.size)
+
     # -- files
 
     @property

@@ -65,6 +65,9 @@ class LoadedFile:
     profiles: Sequence[Mapping[str, Any]] = ()
     """How to run it on which machines, as its bundle says (ktc.manifest.PROFILE)."""
 
+    part: store.Part | None = None
+    """Where in its file the model is; None if it is all of it."""
+
     about = ""
     """What was checked, in a few words; "" where there is nothing to check by."""
 
@@ -72,6 +75,14 @@ class LoadedFile:
         self.gguf = gguf
         self.weights = FileWeights(gguf)
         self._is_open = True
+        self._digests: list[store.Digests] | None = None
+
+    def known_digests(self) -> list[store.Digests] | None:
+        """Those of the files as they were opened, if ``identity`` found them out, or if they are in the cache."""
+        if self._digests is None:
+            known = [store.known_digests(shard.source.status, self.part) for shard in self.gguf.shards]
+            return [digests for digests in known if digests] if all(known) else None
+        return self._digests
 
     def identity(self, *, rehash: bool = False, progress: store.Progress | None = None) -> ModelIdentity:
         """Architecture and the digests of every file, from the cache unless ``rehash``.
@@ -80,13 +91,15 @@ class LoadedFile:
         ``progress`` is told (bytes done, bytes in all), over all files. Raises
         FileProblem, by the name FILE_CHANGED if a file is no longer what was opened.
         """
-        done, files = 0, []
+        done, files, found = 0, [], []
         for shard in self.gguf.shards:
             tell = _offset(progress, done, self.gguf.size) if progress else None
             digests = store.digests(shard.path, rehash=rehash, progress=tell, opened=shard.source.status)
             files.append(ModelFile(shard.path.name, digests.size, digests.blake3, digests.sha256))
+            found.append(digests)
             done += digests.size
         self.check_unchanged()
+        self._digests = found
         return ModelIdentity(self.gguf.get("general.architecture", "str"), tuple(files))
 
     def check_unchanged(self) -> None:
@@ -115,6 +128,7 @@ class LoadedBundle(LoadedFile):
     def __init__(self, gguf: Gguf, source: BundleSource) -> None:
         super().__init__(gguf)
         self._source, self.bundle = source, source.bundle
+        self.part = (self.bundle.gguf.offset, self.bundle.gguf.length)
         self.bundle_digest = self.bundle.manifest_digest
         self.profiles = self.bundle.manifest["profiles"]
         self.about = f"{_signed(self.bundle)}; {source.promise}"
@@ -131,12 +145,13 @@ class LoadedBundle(LoadedFile):
             progress=progress,
             opened=self.bundle.status,
             handle=self.bundle.fileno() if self._is_open else None,
-            part=(gguf.offset, gguf.length),
+            part=self.part,
         )
         self.check_unchanged()
         if (found.blake3, found.sha256) != (gguf.blake3, gguf.sha256):
             problem = f"{self._source.path.name}: the model in it does not have the digests that its manifest names"
             raise Malformed(f"{problem}: `kinetic verify` says where it is damaged", name="SECTION_DIGEST")
+        self._digests = [found]
         return ModelIdentity(self.bundle.manifest["architecture"], (ModelFile(named, *_values(found)),))
 
     def check_ahead(self) -> None:

@@ -244,9 +244,18 @@ def digests(
         raise FileProblem(f"{path} can't be read: {error.strerror}", name="UNREADABLE") from error
     if _stamp(before) != _stamp(after) or result.size != length:
         raise _changed(path)
-    is_settled = started - max(after.st_mtime_ns, after.st_ctime_ns) > RACY_NS
-    _remember(_stamp(after, part), result, os.path.abspath(path), is_settled)
+    _remember(_stamp(after, part), result, os.path.abspath(path), is_settled(after, started))
     return result
+
+
+def is_settled(status: os.stat_result, now: int = 0) -> bool:
+    """Whether a file of this status can't change any more without its status telling; ``now`` in ns since 1970."""
+    return (now or time.time_ns()) - max(status.st_mtime_ns, status.st_ctime_ns) > RACY_NS
+
+
+def known_digests(opened: os.stat_result, part: Part | None = None) -> Digests | None:
+    """Those of a file with this status, or of a part of it, if they are in the cache. Nothing is read of the file."""
+    return _recall(_stamp(opened, part))
 
 
 def require_untouched(path: str | os.PathLike[str], opened: os.stat_result) -> None:

@@ -1,7 +1,8 @@
-"""Frozen records that cross layers. They hold plain numbers and text, never arrays or devices."""
+"""Frozen records that cross layers. They hold no arrays and no devices."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 PROFILE = "kinetic-1-draft.1"
@@ -84,6 +85,19 @@ class ModelFile:
 class ModelIdentity:
     architecture: str
     files: tuple[ModelFile, ...]
+
+
+@dataclass(frozen=True)
+class PackCache:
+    """Where a backend may keep a model's weights in the form in which it uses them."""
+
+    folder: str
+    limit: int
+    """Most bytes that all in this folder may take together."""
+    known: str
+    """Digest that names the content of the model's files, lower-case hex; "" if it isn't known yet."""
+    find: Callable[[], str]
+    """Gives that digest, by reading the files if need be. Raises KineticError if they were changed."""
 
 
 STOP_REASONS = ("end", "stop", "length", "context", "interrupt")

@@ -23,6 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 os.environ.setdefault("KINETIC_HOME", str(ROOT / ".kinetic"))
 # One folder of compiled kernels for all runs, also where a test has a home of its own.
 os.environ.setdefault("KINETIC_KERNELS", str(Path(os.environ["KINETIC_HOME"]) / "kernels"))
+# Tests pack weights anew, or a fault of packing would hide; those of packs say otherwise.
+os.environ.setdefault("KINETIC_PACK_CACHE", "0")
 os.environ.setdefault("POCL_CACHE_DIR", str(Path(os.environ["KINETIC_HOME"]) / "pocl"))
 os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
 

@@ -201,6 +201,7 @@ class Plan(NamedTuple):
     threads: Sequence[int] = (0,)
     repetitions: int = REPETITIONS
     device: str = "cpu"
+    pack_cache: bool = True
 
 
 def bench(
@@ -222,7 +223,7 @@ def bench(
     step = _counter(progress, len(plan.threads) * plan.repetitions)
     results: list[Result] = []
     for threads in plan.threads:
-        with Model(path, device=plan.device, threads=threads, progress=news) as model:
+        with Model(path, device=plan.device, threads=threads, pack_cache=plan.pack_cache, progress=news) as model:
             results += measure(model, plan.tests, plan.repetitions, peer, step)
             about = _about(model, path)
     return about | {

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from kinetic import sampling, store
+from kinetic import packs, sampling, store
 from kinetic.api import profiles
 from kinetic.api.answer import Completion, Question, Stats, Stream
 from kinetic.api.describe import formats_not_built_in
@@ -30,7 +30,7 @@ from kinetic.errors import ContextOverflow, KineticError, UnsupportedModel, Usag
 from kinetic.loader import Check, LoadedFile, open_model_file
 from kinetic.models import ARCHITECTURES
 from kinetic.text import load_template, load_tokenizer
-from kinetic.types import ModelIdentity, Request, Step
+from kinetic.types import ModelIdentity, PackCache, Request, Step
 
 if TYPE_CHECKING:
     from kinetic.attest import Attested
@@ -47,10 +47,11 @@ class Model:
     an open file (which this then closes). ``threads`` 0 is as many as the
     bundle's profile for this machine says, else one per core; ``context`` 0 is
     the model's own. ``check`` says when a bundle's bytes are checked: "lazy",
-    when they are first used, "full", beforehand, or "none". ``progress`` gets
-    news of a line, such as that kernels are being compiled. Raises FileProblem,
-    Malformed, UnsupportedModel or OutOfMemory, and of a bundle SignatureProblem,
-    Unverifiable or LimitExceeded.
+    when they are first used, "full", beforehand, or "none". ``pack_cache`` keeps
+    packed weights for the next start, and uses those that were kept: no bit
+    depends on it. ``progress`` gets news of a line, such as that kernels are
+    being compiled. Raises FileProblem, Malformed, UnsupportedModel or
+    OutOfMemory, and of a bundle SignatureProblem, Unverifiable or LimitExceeded.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Model:
         threads: int = 0,
         context: int = 0,
         check: Check = "lazy",
+        pack_cache: bool = True,
         progress: Callable[[str], None] | None = None,
     ) -> None:
         if device not in BACKENDS:
@@ -70,19 +72,21 @@ class Model:
         self._loaded = model if isinstance(model, LoadedFile) else _open_file(model, check, progress)
         self.path = self._loaded.gguf.paths[0]
         self.device = device
+        self._turn, self._hashing = threading.Lock(), threading.Lock()
+        self._identity: ModelIdentity | None = None
         try:
             self._plan = profiles.plan(self._loaded.profiles, device, threads)
             metadata = self._loaded.gguf.metadata
             self.tokenizer = load_tokenizer(metadata)
             self._template = load_template(metadata, self.tokenizer)
-            self._engine = _open_engine(self._loaded, device, self._plan.threads, context, progress)
+            cache = packs.cache_of(self._loaded, lambda: self.identity) if pack_cache and device == "cpu" else None
+            self._engine = _open_engine(self._loaded, device, self._plan.threads, context, cache, progress)
+            self._loaded.gguf.release_all()
             if self._plan.prompt_rows:
                 self._engine.prompt_rows = self._plan.prompt_rows
         except BaseException:
             self._loaded.close()
             raise
-        self._turn, self._hashing = threading.Lock(), threading.Lock()
-        self._identity: ModelIdentity | None = None
         self._holder = 0
         self._closed = False
 
@@ -354,7 +358,12 @@ def _open_file(model: str | os.PathLike[str], check: Check, progress: Callable[[
 
 
 def _open_engine(
-    loaded: LoadedFile, device: str, threads: int, context: int, progress: Callable[[str], None] | None
+    loaded: LoadedFile,
+    device: str,
+    threads: int,
+    context: int,
+    cache: PackCache | None,
+    progress: Callable[[str], None] | None,
 ) -> Engine:
     # Of an unknown architecture the engine complains itself, and that counts more.
     if loaded.gguf.metadata.get("general.architecture") in ARCHITECTURES:
@@ -367,18 +376,15 @@ def _open_engine(
             progress(f"{folder} can't be written, so compiled kernels are kept in the temporary folder")
         os.environ["KINETIC_KERNELS"] = str(folder)
     return Engine(
-        loaded.gguf, loaded.weights, backend=BACKENDS[device], threads=threads, context=context, progress=progress
+        loaded.gguf,
+        loaded.weights,
+        backend=BACKENDS[device],
+        threads=threads,
+        context=context,
+        progress=progress,
+        packs=cache,
     )
 
 
-def open_model(
-    model: str | os.PathLike[str] | LoadedFile,
-    *,
-    device: str = "cpu",
-    threads: int = 0,
-    context: int = 0,
-    check: Check = "lazy",
-    progress: Callable[[str], None] | None = None,
-) -> Model:
-    """``Model(...)`` under the name that other layers use."""
-    return Model(model, device=device, threads=threads, context=context, check=check, progress=progress)
+open_model = Model
+"""The same under the name that other layers use."""

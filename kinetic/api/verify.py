@@ -68,6 +68,7 @@ class Checker:
         *,
         device: str = "cpu",
         threads: int = 0,
+        pack_cache: bool = True,
         trust: Trust | None = None,
         at: int | None = None,
         challenge: str | None = None,
@@ -85,7 +86,7 @@ class Checker:
         """When signatures are judged, all of them, in seconds since 1970."""
         self._challenge = None if challenge is None else _parse_challenge(challenge)
         self.device, self.method, self.trail, self._on_rerun = device, method, trail, on_rerun
-        self._models = _Models(model, device, threads, on_hash, progress)
+        self._models = _Models(model, device, threads, pack_cache, on_hash, progress)
 
     def verify(self, receipt: str | os.PathLike[str] | bytes) -> rules.Verdict:
         """The verdict on one receipt file, or on its bytes; every refusal is a verdict too."""
@@ -206,10 +207,11 @@ class _Models:
         path: str | os.PathLike[str] | None,
         device: str,
         threads: int,
+        pack_cache: bool,
         on_hash: store.Progress | None,
         progress: Callable[[str], None] | None,
     ) -> None:
-        self._path, self._device, self._threads = path, device, threads
+        self._path, self._device, self._threads, self._pack_cache = path, device, threads, pack_cache
         self._on_hash, self._progress = on_hash, progress
         self._claim: Claim | None = None
         self._refusal: Unverifiable | None = None
@@ -273,7 +275,13 @@ class _Models:
         from kinetic.api.model import Model  # Not at the top: what isn't rerun needs no NumPy.
 
         try:
-            return Model(loaded, device=self._device, threads=self._threads, progress=self._progress)
+            return Model(
+                loaded,
+                device=self._device,
+                threads=self._threads,
+                pack_cache=self._pack_cache,
+                progress=self._progress,
+            )
         except BaseException:
             self.close()  # the file is closed already
             raise

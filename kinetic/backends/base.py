@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kinetic.types import Batch
+from kinetic.types import Batch, PackCache
 
 CHUNK = 256
 """Sums over weights and over keys are grouped in chunks of this many elements, by absolute index."""
@@ -132,8 +132,17 @@ class Backend(Protocol):
     device_name: str
     threads: int
 
-    def load(self, forward: Forward, layers: Sequence[Attention], progress: Callable[[str], None] | None) -> Program:
-        """Prepare ``forward`` to run; ``layers`` describes the key/value cache. ``progress`` gets one-line news."""
+    def load(
+        self,
+        forward: Forward,
+        layers: Sequence[Attention],
+        progress: Callable[[str], None] | None,
+        packs: PackCache | None = None,
+    ) -> Program:
+        """Prepare ``forward`` to run; ``layers`` describes the key/value cache. ``progress`` gets one-line news.
+
+        ``packs`` is where its weights may be kept for the next time; it never changes a bit.
+        """
 
 
 Weights = Mapping[str, Weight]

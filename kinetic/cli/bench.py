@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kinetic.cli.parser import Subcommands
+from kinetic.cli.parser import Subcommands, add_pack_cache
 from kinetic.cli.progress import Progress, news
 from kinetic.errors import FileProblem, UsageError
 
@@ -40,6 +40,7 @@ def add(commands: Subcommands) -> None:
     parser.add_argument("-t", "--threads", type=_numbers, default=[0], metavar="N", help="threads; 0 is one per core")
     parser.add_argument("-r", "--repetitions", type=int, default=5, metavar="N", help="rounds that count (5)")
     parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or reference (slow, defines every bit)")
+    add_pack_cache(parser)
     group = parser.add_argument_group("comparison")
     group.add_argument("--compare", action="store_true", help="take turns with llama.cpp on the same file")
     group.add_argument("--llama-bench", default="", metavar="PATH", help="its llama-bench; by default that on PATH")
@@ -115,6 +116,7 @@ def _measure(options: Namespace, path: Path) -> int:
         options.threads,
         options.repetitions,
         options.device,
+        options.pack_cache,
     )
     peer = _peer(options)
     known = _known(options)

@@ -13,6 +13,14 @@ from kinetic.errors import UsageError
 NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 
 
+NO_PACK_CACHE = "keep no packed weights for the next start, and use none"
+
+
+def add_pack_cache(group: Any) -> None:
+    """``--no-pack-cache``, of every command that runs a model."""
+    group.add_argument("--no-pack-cache", dest="pack_cache", action="store_false", help=NO_PACK_CACHE)
+
+
 class Formatter(argparse.RawDescriptionHelpFormatter):
     """Writes ``-p, --prompt TEXT`` as Python 3.13 does, so that help is the same text under every version."""
 

@@ -6,7 +6,7 @@ import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from kinetic.cli.parser import Subcommands
+from kinetic.cli.parser import NO_PACK_CACHE, Subcommands
 from kinetic.cli.progress import Progress, news
 from kinetic.cli.receipt_files import Loaded, about, load, load_opening, require_writable, said, write
 from kinetic.cli.report_options import shown
@@ -36,7 +36,7 @@ DIFFERS, written as FAILED. Nothing is written of what is MALFORMED (11), not so
 FORMATS = ("dsse", "intoto", "cose", "vsa")
 ONLY_FOR = {
     "cose": ("issuer",),
-    "vsa": ("model", "key", "trust", "opening", "device", "threads", "quiet"),
+    "vsa": ("model", "key", "trust", "opening", "device", "threads", "no_pack_cache", "quiet"),
 }
 """Flags that make sense for one format alone."""
 
@@ -55,6 +55,7 @@ def add(commands: Subcommands) -> None:
     parser.add_argument("--opening", metavar="FILE", help="vsa: the opening of a withheld prompt")
     parser.add_argument("--device", metavar="NAME", help="vsa: cpu (the default), or reference")
     parser.add_argument("-t", "--threads", type=int, metavar="N", help="vsa: threads; by default one per core")
+    parser.add_argument("--no-pack-cache", action="store_true", default=None, help=f"vsa: {NO_PACK_CACHE}")
     parser.add_argument("-q", "--quiet", action="store_true", help="vsa: no progress")
     parser.set_defaults(main=said(main))
 
@@ -75,7 +76,7 @@ def _require_sense(options: Namespace) -> None:
         for name in names:
             value = getattr(options, name)
             if options.format != kind and value is not None and value is not False:
-                raise UsageError(f"--{name} is for {kind} alone", name="BAD_ARGUMENTS")
+                raise UsageError(f"--{name.replace('_', '-')} is for {kind} alone", name="BAD_ARGUMENTS")
     if options.issuer is not None and (not options.issuer.strip() or not options.issuer.isprintable()):
         raise UsageError("--issuer is a URI of who signs, in UTF-8: leave it out, or name one", name="BAD_ISSUER")
     if options.format != "dsse" and options.sign is None:
@@ -157,6 +158,7 @@ def _verify(options: Namespace, loaded: Loaded) -> Verification:
             options.model,
             device=options.device or "cpu",
             threads=options.threads or 0,
+            pack_cache=not options.no_pack_cache,
             trust=trust,
             opening=opening,
             on_hash=hashing,

@@ -7,7 +7,7 @@ from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kinetic.cli.parser import Parser
+from kinetic.cli.parser import Parser, add_pack_cache
 from kinetic.cli.progress import news
 from kinetic.cli.run_receipt import is_precious
 from kinetic.errors import FileProblem, UsageError
@@ -42,6 +42,7 @@ def add_machine(parser: Parser) -> None:
     )  # fmt: skip
     group.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or reference (slow, defines every bit)")
     group.add_argument("-t", "--threads", type=int, default=0, metavar="N", help="threads; 0 is one per core")
+    add_pack_cache(group)
 
 
 def add_reports(parser: Parser, json_help: str) -> None:
@@ -88,6 +89,7 @@ def checker_options(options: Namespace) -> dict[str, Any]:
         "model": options.model,
         "device": options.device,
         "threads": options.threads,
+        "pack_cache": options.pack_cache,
         "trust": trust,
         "at": options.at,
         "method": options.method,

@@ -28,7 +28,7 @@ def add(commands: Subcommands) -> None:
 
 
 def main(options: Namespace) -> int:
-    from kinetic import pull
+    from kinetic import packs, pull
 
     found = {name: _files(name) for name in options.names}
     if options.unfinished:
@@ -40,7 +40,9 @@ def main(options: Namespace) -> int:
         print("Nothing was removed.")
         return 1
     for name, files in found.items():
-        print(f"{name}: {pull.remove(files) / 1e6:,.1f} MB freed")
+        packed = packs.of_files(files)  # while the files are there to tell whose they are
+        freed = pull.remove(files) + packs.remove(packed)
+        print(f"{name}: {freed / 1e6:,.1f} MB freed")
     return 0
 
 

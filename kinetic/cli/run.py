@@ -52,6 +52,7 @@ def main(options: Namespace) -> int:
         threads=options.threads,
         context=options.ctx_size,
         check=options.check,
+        pack_cache=options.pack_cache,
         progress=None if options.quiet else news,
     ) as model:
         if keeping:

@@ -8,7 +8,7 @@ from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import Any
 
-from kinetic.cli.parser import Parser
+from kinetic.cli.parser import Parser, add_pack_cache
 from kinetic.cli.report_options import as_argument
 from kinetic.errors import FileProblem, UsageError
 from kinetic.types import Sampling
@@ -65,6 +65,7 @@ def _add_limits(parser: Parser) -> None:
     group.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or reference (slow, defines every bit)")
     group.add_argument("--check", choices=("lazy", "full", "none"), default="lazy", metavar="WHEN",
                        help="a bundle's bytes: lazy (when first used), full (beforehand), none")  # fmt: skip
+    add_pack_cache(group)
 
 
 def _add_sampling(parser: Parser) -> None:

@@ -13,7 +13,7 @@ from kinetic.backends import open_backend
 from kinetic.bits import F32
 from kinetic.errors import ContextOverflow, UsageError
 from kinetic.sampling import Sampler
-from kinetic.types import Batch, Request, Step
+from kinetic.types import Batch, PackCache, Request, Step
 
 if TYPE_CHECKING:
     from kinetic.backends.base import Weights
@@ -56,14 +56,18 @@ class Engine:
         threads: int = 0,
         context: int = 0,
         progress: Callable[[str], None] | None = None,
+        packs: PackCache | None = None,
     ) -> None:
-        """``context`` 0 is the model's own length; more than that is refused. ``progress`` gets one-line news."""
+        """``context`` 0 is the model's own length; more than that is refused. ``progress`` gets one-line news.
+
+        ``packs`` is where the backend may keep the weights for the next time.
+        """
         self._family = models.build(gguf, weights)
         device = open_backend(backend, threads=threads)
         self.context = _context(context, self._family.context_length)
         self.vocab_size = self._family.vocab_size
         self.identity = EngineIdentity(device.engine_id, device.device_class, device.device_name, device.threads)
-        self._program = device.load(self._family.forward, self._family.attention, progress)
+        self._program = device.load(self._family.forward, self._family.attention, progress, packs)
 
     # ---- asking
 

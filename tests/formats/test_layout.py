@@ -89,7 +89,7 @@ def test_packing(kernels, name, rows, threads):
     widths = (256, 768) if fmt.BLOCK == 256 else (32, 96, 256, 288) if fmt.QUANTISED else (1, 33, 288)
     for width in widths:
         weight = random_weight(f"w{width}", name, rows, width, seed=140 + rows)
-        store = WeightStore(kernels, threads)
+        store = WeightStore(kernels, [weight], threads)
         packed = store.packed(weight)
         expected = (packed_quantised if fmt.QUANTISED else packed_floats)(fmt, weight)
         assert len(packed.data) == packed.groups * packed.group_bytes == len(expected)

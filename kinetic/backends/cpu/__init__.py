@@ -12,6 +12,7 @@ from kinetic.backends.cpu.system import available_cores, processor_name
 from kinetic.backends.identity import engine_digest
 from kinetic.errors import UsageError
 from kinetic.formats import by_type
+from kinetic.types import PackCache
 
 MAX_THREADS = 256
 
@@ -28,12 +29,16 @@ class CpuBackend:
         self.device_name = processor_name()
 
     def load(
-        self, forward: Forward, layers: Sequence[Attention], progress: Callable[[str], None] | None = None
+        self,
+        forward: Forward,
+        layers: Sequence[Attention],
+        progress: Callable[[str], None] | None = None,
+        packs: PackCache | None = None,
     ) -> CpuProgram:
         nodes = trace(forward)
         weights = [node["weight"] for node in nodes if node.op == "linear"]
         types = {by_type(weight.ggml_type, weight.name).TYPE_ID for weight in weights}
-        return CpuProgram(Kernels(self.isa, types, progress), nodes, layers, self.threads)
+        return CpuProgram(Kernels(self.isa, types, progress), nodes, layers, self.threads, packs)
 
 
 def open_backend(*, threads: int = 0) -> CpuBackend:

@@ -35,13 +35,26 @@ class Arena:
         """Zeroed uint8 [size], 64-byte aligned."""
         start = round_up(self._used, ALIGNMENT)
         if start + size + TAIL > len(self._piece):
-            memory = mmap.mmap(-1, round_up(max(size + TAIL, self.PIECE), 2 << 20))
+            memory = _private(round_up(max(size + TAIL, self.PIECE), 2 << 20))
             if hasattr(mmap, "MADV_HUGEPAGE"):
                 with contextlib.suppress(OSError):  # a kernel without them
                     memory.madvise(mmap.MADV_HUGEPAGE)
             self._piece, start = np.frombuffer(memory, np.uint8), 0
         self._used = start + size
         return self._piece[start : start + size]
+
+
+def _private(size: int) -> mmap.mmap:
+    """Zeroed memory of this process alone. What could be shared with others, Linux by default backs with small pages.
+
+    Raises MemoryError.
+    """
+    try:
+        if hasattr(mmap, "MAP_ANONYMOUS"):
+            return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return mmap.mmap(-1, size)
+    except OSError as error:
+        raise MemoryError(f"{size} bytes for the weights") from error
 
 
 def address(array: NDArray[Any]) -> int:

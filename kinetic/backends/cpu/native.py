@@ -27,6 +27,7 @@ import llvmlite.binding as llvm
 
 from kinetic import backends, formats
 from kinetic.backends.cpu import objects, target
+from kinetic.backends.cpu.system import forget_code
 from kinetic.backends.cpu.tiles import tile_name
 from kinetic.backends.identity import digest_of
 from kinetic.errors import KineticError
@@ -106,6 +107,7 @@ class Kernels:
         self.work = self._function("work", 4)
         self.candidates = self._function("candidates", 7)
         self.exp_row = self._function("exp_row", 3)
+        forget_code("libllvmlite")  # 30 MB, and nothing is compiled or linked from now on
 
     def _function(self, name: str, arity: int) -> Callable[..., None]:
         address = self.address(name)

@@ -19,12 +19,12 @@ from kinetic.backends.cpu.memory import address, allocate, round_up
 from kinetic.backends.cpu.native import Kernels
 from kinetic.backends.cpu.pages import PageLayout, Pages
 from kinetic.backends.cpu.plan import Planner, Tape
-from kinetic.backends.cpu.weights import WeightStore, check_table
+from kinetic.backends.cpu.weights import WeightStore, check_table, open_pack
 from kinetic.backends.cpu.workers import Workers
 from kinetic.backends.reference.candidates import not_finite
 from kinetic.bits import F32
 from kinetic.formats import by_type
-from kinetic.types import Batch
+from kinetic.types import Batch, PackCache
 
 INSERTED = 256
 """Up to this many best candidates are kept in order while scanning; more are sorted afterwards."""
@@ -34,17 +34,19 @@ CAPACITY = 512
 
 
 class CpuProgram:
-    def __init__(self, kernels: Kernels, nodes: list[Node], layers: Sequence[Attention], threads: int) -> None:
+    def __init__(
+        self,
+        kernels: Kernels,
+        nodes: list[Node],
+        layers: Sequence[Attention],
+        threads: int,
+        packs: PackCache | None = None,
+    ) -> None:
         self._kernels = kernels
         self._threads = threads
         layout = PageLayout(layers)
         self._pages = Pages(layout)
-        store = WeightStore(kernels, threads)
-        with default_rounding():
-            self._tape: Tape = Planner(kernels, store, layout, CAPACITY).plan(nodes)
-        store.close()
-        table = self._tape.embed["table"]
-        check_table(table)
+        self._tape: Tape = self._plan(nodes, layout, packs)
         self.vocab_size = self._tape.vocab_size
         self._program = np.zeros(tape.FIRST_FREE + 64, np.int64)
         self._rows = np.zeros((4, CAPACITY), np.int64)
@@ -53,6 +55,22 @@ class CpuProgram:
         self._prepare(scratch_bytes(layers, nodes))
         self._workers = Workers(kernels, self._program, threads)
         self._candidates = _CandidateBuffers(self.vocab_size)
+
+    def _plan(self, nodes: list[Node], layout: PageLayout, packs: PackCache | None) -> Tape:
+        """The tape, with all weights packed. A pack was written only of checked weights: they are not checked again."""
+        weights = WeightStore(self._kernels, [node["weight"] for node in nodes if node.op == "linear"], self._threads)
+        table = next(node["table"] for node in nodes if node.op == "embed")
+        pack = self._pack = open_pack(packs, table, weights)
+        is_read = pack is not None and weights.read(pack)
+        with default_rounding():
+            made = Planner(self._kernels, weights, layout, CAPACITY).plan(nodes)
+        if not is_read:
+            if not weights.holds(table):
+                check_table(table)
+            if pack is not None:
+                weights.offer(pack)
+        weights.close()
+        return made
 
     def _prepare(self, scratch: int) -> None:
         p = self._program
@@ -66,6 +84,8 @@ class CpuProgram:
     def run(self, batch: Batch) -> F32:
         """See ``base.Program.run``."""
         parts = [self._pass(part) for part in split(batch, CAPACITY)]
+        if self._pack is not None:
+            self._pack.write_beside()  # not before: the first answer should not wait for it
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _pass(self, batch: Batch) -> F32:
@@ -139,6 +159,8 @@ class CpuProgram:
 
     def close(self) -> None:
         self._workers.close()
+        if self._pack is not None:
+            self._pack.close()
 
 
 class _CandidateBuffers:

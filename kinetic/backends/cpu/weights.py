@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from kinetic.backends.base import Weight
 from kinetic.backends.cpu.layout import GROUP, group_bytes
-from kinetic.backends.cpu.memory import Arena, address, allocate, round_up
+from kinetic.backends.cpu.memory import ALIGNMENT, Arena, address, allocate, round_up
 from kinetic.backends.cpu.native import Kernels
+from kinetic.backends.cpu.packs import IS_POSSIBLE, Pack, describe
 from kinetic.formats import Format, by_type, check_scales
+from kinetic.types import PackCache
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,20 @@ class Packed:
     @property
     def group_bytes(self) -> int:
         return group_bytes(self.fmt, self.width)
+
+
+def _packed_bytes(weight: Weight) -> int:
+    rows, width = weight.shape
+    return (rows + GROUP - 1) // GROUP * group_bytes(by_type(weight.ggml_type, weight.name), width)
+
+
+def _offsets(weights: Iterable[Weight]) -> tuple[dict[str, int], int]:
+    """Where each matrix begins in one piece of memory, by name, and how many bytes all take."""
+    offsets, end = {}, 0
+    for weight in weights:
+        offsets[weight.name] = round_up(end, ALIGNMENT)
+        end = offsets[weight.name] + _packed_bytes(weight)
+    return offsets, end
 
 
 SLICE = 16 << 20
@@ -57,20 +73,52 @@ def _shares(first: int, last: int, count: int) -> Iterator[tuple[int, int]]:
 
 
 class WeightStore:
-    """Packs each weight once. Packing is divided over ``threads`` by groups of rows."""
+    """Packs each of these matrices once, all into one piece of memory, in their order. The work is divided
+    over ``threads`` by groups of rows."""
 
-    def __init__(self, kernels: Kernels, threads: int) -> None:
+    def __init__(self, kernels: Kernels, weights: Sequence[Weight], threads: int) -> None:
         self._kernels = kernels
         self._threads = threads
-        self._arena = Arena()
         self._pool = ThreadPoolExecutor(threads)
-        self._packed: dict[str, Packed] = {}
+        self._weights = {weight.name: weight for weight in weights}
+        self._offsets, self.size = _offsets(self._weights.values())
+        self._memory = Arena().allocate(self.size)
+        self._done: set[str] = set()
         self._vectors: dict[str, NDArray[np.uint8]] = {}
 
+    @property
+    def places(self) -> list[tuple[Weight, int]]:
+        """The matrices, and where in the memory each begins."""
+        return [(weight, self._offsets[name]) for name, weight in self._weights.items()]
+
+    def holds(self, weight: Weight) -> bool:
+        """Whether this is one of the matrices."""
+        return self._weights.get(weight.name) is weight
+
+    def read(self, pack: Pack) -> bool:
+        """Take all matrices from a pack instead of packing them; False if there is none to trust."""
+        for weight in self._weights.values():  # a bundle's bytes may be in memory, for they were checked
+            weight.release(0, weight.data.nbytes)
+        if not pack.read_into(self._memory.data, self._threads):
+            self._memory = Arena().allocate(self.size)  # packing counts on zeros
+            return False
+        self._done = set(self._weights)
+        return True
+
+    def offer(self, pack: Pack) -> None:
+        """Let the matrices be kept in a pack. From now on none may be changed."""
+        for weight in self._weights.values():
+            self.packed(weight)
+        pack.offer(self._memory.data)
+
     def packed(self, weight: Weight) -> Packed:
-        if weight.name not in self._packed:
-            self._packed[weight.name] = self._pack(weight)
-        return self._packed[weight.name]
+        fmt, at = by_type(weight.ggml_type, weight.name), self._offsets[weight.name]
+        rows, width = weight.shape
+        packed = Packed(fmt, self._memory[at : at + _packed_bytes(weight)], rows, width)
+        if weight.name not in self._done:
+            self._pack(weight, packed)
+            self._done.add(weight.name)
+        return packed
 
     def vector(self, weight: Weight) -> int:
         """Address of a one-dimensional weight, decoded to float32 and padded with zeros to whole lines."""
@@ -81,12 +129,10 @@ class WeightStore:
             self._vectors[weight.name] = memory
         return address(self._vectors[weight.name])
 
-    def _pack(self, weight: Weight) -> Packed:
-        fmt = by_type(weight.ggml_type, weight.name)
+    def _pack(self, weight: Weight, packed: Packed) -> None:
         rows, width = weight.shape
         source = np.ascontiguousarray(weight.data).reshape(rows, -1)
-        packed = Packed(fmt, self._arena.allocate((rows + GROUP - 1) // GROUP * group_bytes(fmt, width)), rows, width)
-        pack = self._kernels.pack(fmt)
+        pack = self._kernels.pack(packed.fmt)
         row_bytes = source.shape[1]
 
         def part(groups: tuple[int, int]) -> None:
@@ -96,11 +142,17 @@ class WeightStore:
         for first in range(0, packed.groups, step):
             last = min(first + step, packed.groups)
             piece = source[first * GROUP : last * GROUP]
-            check_scales(fmt, piece, weight.name)
+            check_scales(packed.fmt, piece, weight.name)
             list(self._pool.map(part, _shares(first, last, self._threads)))
             weight.release(first * GROUP * row_bytes, piece.nbytes)
-        return packed
 
     def close(self) -> None:
         """Give back the packing threads; what was packed stays."""
         self._pool.shutdown()
+
+
+def open_pack(cache: PackCache | None, table: Weight, weights: WeightStore) -> Pack | None:
+    """The pack of these weights, whether its file is there or not; None if there is to be none."""
+    if cache is None or not IS_POSSIBLE:
+        return None
+    return Pack(cache, describe(table, weights.places, weights.size), weights.size)

@@ -13,7 +13,7 @@ from kinetic.backends.reference.candidates import candidates
 from kinetic.backends.reference.functions import exp32
 from kinetic.backends.reference.ops import Cache, ReferenceOps
 from kinetic.bits import F32
-from kinetic.types import Batch
+from kinetic.types import Batch, PackCache
 
 
 class ReferenceProgram:
@@ -56,7 +56,11 @@ class ReferenceBackend:
         self.engine_id = f"reference:{engine_digest('reference')}"
 
     def load(
-        self, forward: Forward, layers: Sequence[Attention], progress: Callable[[str], None] | None = None
+        self,
+        forward: Forward,
+        layers: Sequence[Attention],
+        progress: Callable[[str], None] | None = None,
+        packs: PackCache | None = None,
     ) -> ReferenceProgram:
         return ReferenceProgram(forward)
 
