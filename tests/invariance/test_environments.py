@@ -18,7 +18,7 @@ import pytest
 
 from kinetic.backends.cpu import target
 from tests.support.backends import rows_of
-from tests.support.whole_models import digest
+from tests.support.whole_models import WRITERS, digest
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,7 +39,7 @@ void set_control_word(unsigned int word) { _mm_setcsr(word); }
 @pytest.fixture(scope="module")
 def expected(tiny_folder):
     """The digests of this process."""
-    return " ".join(digest(tiny_folder / f"{name}.gguf") for name in ("llama", "floats", "gemma3"))
+    return " ".join(digest(tiny_folder / f"{name}.gguf") for name in WRITERS)
 
 
 def digests(folder: Path, *arguments: str, **environment: str) -> str:
@@ -117,7 +117,7 @@ def test_flush_to_zero_does_change_numbers(setter):
     """The library does what it is for, so the tests above mean something; and this thread gets its own word back."""
     code = f"""
 import ctypes, numpy as np
-from tests.support.whole_models import spoil
+from tests.support.whole_models import WRITERS, spoil
 tiny = np.full(8, 2.0**-130, np.float32)
 assert (tiny * np.float32(0.5)).all()
 spoil("control={setter}:{MASKS | FLUSH_TO_ZERO | DENORMALS_ARE_ZERO:x}")

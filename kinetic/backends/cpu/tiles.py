@@ -4,8 +4,9 @@
     tile(weights, x, width, out, rows, row bytes of x) float formats
 
 ``records`` are laid out [block][row], 64 bytes each (``functions.RECORD``).
-Unpacked weights stay in registers while the rows pass by; the sums of a chunk
-stand in memory, one vector a row, so one kernel serves every number of rows.
+Unpacked weights stay in registers while the rows pass by. The sums of a chunk
+stand in registers too for one row, and for 16 where there are 32 registers;
+else in memory, one vector a row, so that one kernel serves every number of rows.
 """
 
 from __future__ import annotations
@@ -45,13 +46,11 @@ from kinetic.backends.cpu.ir import (
 from kinetic.backends.cpu.layout import (
     BLOCKS,
     GROUP,
-    HALF_FACTORS,
-    SUPER_MINIMUMS,
-    SUPER_SCALES,
+    LINE,
     TILE,
-    block_header,
-    header_bytes,
+    chunk_header,
     quant_bytes,
+    scale_bytes,
 )
 from kinetic.formats import Format
 
@@ -91,73 +90,104 @@ def _quantised(module: ir.Module, fmt: Format, isa: str, single: bool) -> None:
     chunks = Loop(b, b.ashr(b.add(blocks, i64(BLOCKS - 1)), i64(3)), [weights, records])
     w, x = chunks.values
     n = minimum(b, i64(BLOCKS), b.sub(blocks, b.mul(chunks.i, i64(BLOCKS))))
-    quants = b.add(w, _header(b, fmt, n))
     if single:
-        sums = _blocks_in_registers(b, fmt, isa, w, quants, x, n)
-        for half, value in enumerate(sums):
-            store(b, value, partial, half * 4 * dots.LANES[isa], 16)
+        _chunk_in_registers(b, fmt, isa, w, x, n, 1, out)
+    elif isa in REGISTERS_FOR_TILE:
+        with b.if_else(b.icmp_signed("==", rows, i64(TILE))) as (whole, part):
+            with whole:
+                _chunk_in_registers(b, fmt, isa, w, x, n, TILE, out)
+            with part:
+                _chunk_in_memory(b, fmt, isa, w, x, n, rows, partial, out)
     else:
-        zero_rows(b, partial, rows)
-        _blocks_in_memory(b, fmt, isa, w, quants, x, n, rows, partial)
-    _add_rows(b, out, partial, rows)
-    next_w = b.add(quants, b.mul(n, i64(quant_bytes(fmt))))
+        _chunk_in_memory(b, fmt, isa, w, x, n, rows, partial, out)
+    next_w = b.add(w, _chunk_bytes(b, fmt, n))
     chunks.end([next_w, b.add(x, b.mul(b.mul(n, rows), i64(RECORD)))])
     b.ret_void()
 
 
-def _header(b: Builder, fmt: Format, n: Value) -> Value:
-    if fmt.SCALES != "block":
-        return i64(header_bytes(fmt, BLOCKS))
-    return b.and_(b.add(b.mul(n, i64(block_header(fmt))), i64(63)), i64(-64))
+REGISTERS_FOR_TILE = ("vnni512", "vnni256")
+"""Instruction sets with registers for the sums of 16 rows beside a block of weights."""
 
 
-def _blocks_in_registers(
-    b: Builder, fmt: Format, isa: str, header: Value, quants: Value, x: Value, n: Value
-) -> list[Value]:
-    """The sums of one chunk for one row: a vector for each part of the 16 output rows."""
-    lanes = dots.LANES[isa]
-    parts = GROUP // lanes
-    body = Loop(b, n, [like(vec(F32, lanes), 0)] * parts + [quants, x])
-    q, record = body.values[parts:]
-    _prefetch(b, fmt, header, body.i)
-    sums = []
-    for part in range(parts):
-        words = _unpack(b, fmt, q, part, lanes)
-        scales = _scales(b, fmt, header, body.i, part, lanes)
-        sums.append(_accumulate(b, fmt, isa, words, scales, record, body.values[part]))
-    return body.end([*sums, b.add(q, i64(quant_bytes(fmt))), b.add(record, i64(RECORD))])[:parts]
+class Block(NamedTuple):
+    """Addresses of a block in a chunk: where the chunk begins, the block's scales, its integers."""
+
+    chunk: Value
+    scales: Value
+    quants: Value
 
 
-PREFETCH = 2048
-"""Bytes ahead of the weights in use that are asked for. One row streams all weights once from memory; the
-processor's own prefetching stops at every page."""
+def _block(b: Builder, fmt: Format, chunk: Value, index: Value) -> Block:
+    """As ``layout`` has it."""
+    size, first = quant_bytes(fmt), b.add(chunk, i64(chunk_header(fmt)))
+    if scale_bytes(fmt) == LINE:
+        line = b.add(first, b.mul(index, i64(LINE + size)))
+        return Block(chunk, line, b.add(line, i64(LINE)))
+    pair, odd = b.ashr(index, i64(1)), b.and_(index, i64(1))
+    line = b.add(first, b.mul(pair, i64(LINE + 2 * size)))
+    quants = b.add(b.add(line, i64(LINE)), b.mul(odd, i64(size)))
+    return Block(chunk, b.add(line, b.mul(odd, i64(LINE // 2))), quants)
 
 
-def _prefetch(b: Builder, fmt: Format, chunk: Value, index: Value) -> None:
-    """Ask for the part of the stream that lies PREFETCH bytes ahead of block ``index`` of ``chunk``."""
-    share = header_bytes(fmt, BLOCKS) // BLOCKS + quant_bytes(fmt)
-    start = b.add(chunk, b.mul(index, i64(share)))
-    for offset in range(0, share, 64):
-        pointer = b.inttoptr(b.add(start, i64(PREFETCH + offset)), I8.as_pointer())
-        call(b, "llvm.prefetch.p0", VOID, [pointer, i32(0), i32(3), i32(1)])
+def _chunk_bytes(b: Builder, fmt: Format, n: Value) -> Value:
+    """Bytes of a chunk of n blocks."""
+    lines = b.mul(n, i64(LINE))
+    if scale_bytes(fmt) < LINE:
+        lines = b.mul(b.ashr(b.add(n, i64(1)), i64(1)), i64(LINE))
+    return b.add(b.add(lines, i64(chunk_header(fmt))), b.mul(n, i64(quant_bytes(fmt))))
 
 
-def _blocks_in_memory(
-    b: Builder, fmt: Format, isa: str, header: Value, quants: Value, x: Value, n: Value, rows: Value, partial: Value
+def _chunk_in_registers(
+    b: Builder, fmt: Format, isa: str, chunk: Value, x: Value, n: Value, rows: int, out: Value
 ) -> None:
-    """Adds one chunk for all rows to ``partial`` float32 [rows, 16]."""
+    """Adds one chunk of ``rows`` rows to ``out`` float32 [rows, 16]."""
     lanes = dots.LANES[isa]
-    body = Loop(b, n, [quants, x])
-    q, records = body.values
+    floats = vec(F32, lanes)
+    together = GROUP // lanes if rows == 1 else 1  # parts of the 16 output rows whose sums are held at a time
+    for first in range(0, GROUP // lanes, together):
+        parts = range(first, first + together)
+        body = Loop(b, n, [like(floats, 0)] * (rows * together) + [x])
+        record = body.values[-1]
+        place = _block(b, fmt, chunk, body.i)
+        sums = []
+        for part in parts:
+            words, scales = _unpack(b, fmt, place.quants, part, lanes), _scales(b, fmt, place, part, lanes)
+            for row in range(rows):
+                before = body.values[len(sums)]
+                sums.append(_accumulate(b, fmt, isa, words, scales, b.add(record, i64(RECORD * row)), before))
+                if rows > 1 and row % 2 == 1:
+                    keep_order(b)
+        partial = body.end([*sums, b.add(record, i64(RECORD * rows))])
+        for number, part in enumerate(parts):
+            for row in range(rows):
+                at = ROW * row + 4 * lanes * part
+                total = b.fadd(load(b, out, at, floats, 16), partial[number * rows + row])
+                store(b, total, out, at, 16)
+
+
+def keep_order(b: Builder) -> None:
+    """No load may move across this point: the compiler would do those of all rows first and run out of registers."""
+    b.call(ir.InlineAsm(ir.FunctionType(VOID, []), "", "~{memory}", side_effect=True), [])
+
+
+def _chunk_in_memory(
+    b: Builder, fmt: Format, isa: str, chunk: Value, x: Value, n: Value, rows: Value, partial: Value, out: Value
+) -> None:
+    """The same for any number of rows; ``partial`` float32 [rows, 16] holds the sums."""
+    lanes = dots.LANES[isa]
+    zero_rows(b, partial, rows)
+    body = Loop(b, n, [x])
+    (records,) = body.values
+    place = _block(b, fmt, chunk, body.i)
     for part in range(GROUP // lanes):
-        words = _unpack(b, fmt, q, part, lanes)
-        scales = _scales(b, fmt, header, body.i, part, lanes)
+        words, scales = _unpack(b, fmt, place.quants, part, lanes), _scales(b, fmt, place, part, lanes)
         inner = Loop(b, rows, [records, b.add(partial, i64(4 * lanes * part))])
-        record, place = inner.values
-        before = load(b, place, 0, vec(F32, lanes), 16)
-        store(b, _accumulate(b, fmt, isa, words, scales, record, before), place, 0, 16)
-        inner.end([b.add(record, i64(RECORD)), b.add(place, i64(ROW))])
-    body.end([b.add(q, i64(quant_bytes(fmt))), b.add(records, b.mul(rows, i64(RECORD)))])
+        record, at = inner.values
+        before = load(b, at, 0, vec(F32, lanes), 16)
+        store(b, _accumulate(b, fmt, isa, words, scales, record, before), at, 0, 16)
+        inner.end([b.add(record, i64(RECORD)), b.add(at, i64(ROW))])
+    body.end([b.add(records, b.mul(rows, i64(RECORD)))])
+    _add_rows(b, out, partial, rows)
 
 
 def _accumulate(
@@ -204,25 +234,22 @@ def _unpack(b: Builder, fmt: Format, q: Value, part: int, lanes: int) -> list[Va
     return out
 
 
-def _scales(b: Builder, fmt: Format, header: Value, index: Value, part: int, lanes: int) -> Scales:
+def _scales(b: Builder, fmt: Format, block: Block, part: int, lanes: int) -> Scales:
     floats = vec(F32, lanes)
 
     def halfs(address: Value, offset: int) -> Value:
         return b.fpext(load(b, address, offset + 2 * lanes * part, vec(F16, lanes), 16), floats)
 
-    def small(base: int, stride: int, convert: Callable[..., Value]) -> Value:
-        at = b.add(header, b.mul(index, i64(stride)))
-        return convert(load(b, at, base + lanes * part, vec(I8, lanes), 8), floats)
+    def small(offset: int, convert: Callable[..., Value]) -> Value:
+        return convert(load(b, block.scales, offset + lanes * part, vec(I8, lanes), 8), floats)
 
     if fmt.SCALES == "block":
-        here = b.add(header, b.mul(index, i64(block_header(fmt))))
-        return Scales(halfs(here, 0), None if fmt.M_AT < 0 else halfs(here, 32))
+        return Scales(halfs(block.scales, 0), None if fmt.M_AT < 0 else halfs(block.scales, 2 * GROUP))
     if fmt.SCALES == "superblock":
-        d = b.fmul(halfs(header, 0), small(SUPER_SCALES, GROUP, b.uitofp))
-        m = b.fneg(b.fmul(halfs(header, 32), small(SUPER_MINIMUMS, GROUP, b.uitofp)))
+        d = b.fmul(halfs(block.chunk, 0), small(0, b.uitofp))
+        m = b.fneg(b.fmul(halfs(block.chunk, 2 * GROUP), small(GROUP, b.uitofp)))
         return Scales(d, m)
-    low, high = (small(HALF_FACTORS + GROUP * half, 2 * GROUP, b.sitofp) for half in (0, 1))
-    return Scales(halfs(header, 0), None, (low, high))
+    return Scales(halfs(block.chunk, 0), None, (small(0, b.sitofp), small(GROUP, b.sitofp)))
 
 
 # ---- float formats ------------------------------------------------------------------------------
