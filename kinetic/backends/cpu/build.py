@@ -18,7 +18,7 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite import ir
 
-from kinetic.backends.cpu import attention, control, rows, tiles
+from kinetic.backends.cpu import attention, control, float_tiles, rows, tiles
 from kinetic.backends.cpu.objects import sealed
 from kinetic.backends.cpu.target import machine
 from kinetic.formats import by_type
@@ -53,11 +53,11 @@ def format_unit(type_id: int, isa: str) -> llvm.ModuleRef:
     from kinetic.backends.cpu import packing
 
     fmt = by_type(type_id, "?")
-    module = emitted(fmt.NAME, lambda m: tiles.emit(m, fmt, isa))
+    made = emitted(fmt.NAME, lambda m: tiles.emit(m, fmt, isa) if fmt.QUANTISED else float_tiles.emit(m, fmt))
     pack = packing.make_pack(fmt)
     pack.compile(PACK_SIGNATURE)
-    module.link_in(numba_module(pack, f"pack_{fmt.NAME.lower()}", "v"))
-    return module
+    made.link_in(numba_module(pack, f"pack_{fmt.NAME.lower()}", "v"))
+    return made
 
 
 def emitted(name: str, *emitters: Callable[[ir.Module], None]) -> llvm.ModuleRef:

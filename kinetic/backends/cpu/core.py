@@ -8,7 +8,18 @@ from __future__ import annotations
 
 from kinetic.backends.cpu import tape
 from kinetic.backends.cpu.compiled import kernel
-from kinetic.backends.cpu.core_ops import add, gated, gated_float, gather, matmul, norm, norm_quantise, rope, scale
+from kinetic.backends.cpu.core_ops import (
+    add,
+    columns,
+    gated,
+    gated_float,
+    gather,
+    matmul,
+    norm,
+    norm_quantise,
+    rope,
+    scale,
+)
 from kinetic.backends.cpu.emitted import atomic_add, atomic_read, atomic_write, extern, field, read_i64, write_i64
 
 # Compiled beside this unit, and found when the object files are loaded.
@@ -68,6 +79,8 @@ def execute(p, i, thread, threads, scratch):
         scale(p, i, thread, threads)
     elif op == tape.GATHER:
         gather(p, i, thread, threads)
+    elif op == tape.COLUMNS:
+        columns(p, i, thread, threads)
 
 
 @kernel

@@ -45,6 +45,7 @@ def emit(module: ir.Module) -> None:
     add_rows(module)
     scale_row(module)
     copy_row(module)
+    spread_row(module)
     exp_row(module)
     find(module, "find_above", ">")
     find(module, "find_from", ">=")
@@ -132,6 +133,14 @@ def copy_row(module: ir.Module) -> None:
             store(b, like(LINE, 0), at(b, out, i, 64))
         with otherwise, loop(b, _lines(b, n)) as i:
             store(b, load(b, at(b, x, i, 64), 0, LINE), at(b, out, i, 64))
+    b.ret_void()
+
+
+def spread_row(module: ir.Module) -> None:
+    """spread_row(x, out, n, stride): n elements, written ``stride`` bytes apart."""
+    b, (x, out, n, stride) = function(module, "spread_row", "aaaa")
+    with loop(b, n) as i:
+        store(b, load(b, at(b, x, i, 4), 0, F32), b.add(out, b.mul(i, stride)))
     b.ret_void()
 
 

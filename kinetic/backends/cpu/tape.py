@@ -21,6 +21,6 @@ WORDS = 16
 INSTRUCTION = 8 * WORDS
 
 # Operations. The numbers are positions in core.execute's dispatch.
-BARRIER, NORM_QUANTISE, NORM, MATMUL, GATED, GATED_FLOAT, ROPE, STORE, ATTEND, ADD, SCALE, GATHER = range(12)
+BARRIER, NORM_QUANTISE, NORM, MATMUL, GATED, GATED_FLOAT, ROPE, STORE, ATTEND, ADD, SCALE, GATHER, COLUMNS = range(13)
 
-NAMES = "barrier norm+quantise norm matmul gated gated-float rope store attend add scale gather".split()
+NAMES = "barrier norm+quantise norm matmul gated gated-float rope store attend add scale gather columns".split()

@@ -1,39 +1,39 @@
-"""Tile kernels: 16 output rows of a packed weight times 1 to 16 rows of activations.
+"""Tile kernels: 16 output rows of a packed weight times rows of activations.
 
-    tile(weights, records, blocks, out, rows)          quantised formats; out float32 [rows, 16]
-    tile(weights, x, width, out, rows, row bytes of x) float formats
+    tile_F_one(weights, x, size, out)             one row; out float32 [16]
+    tile_F_two(weights, others, x, size, out)     one row, two groups of weights; out float32 [16], twice SECOND apart
+    tile_F(weights, x, size, out, rows)           1 to 16 rows; out float32 [rows, 16]
 
-``records`` are laid out [block][row], 64 bytes each (``functions.RECORD``).
-Unpacked weights stay in registers while the rows pass by. The sums of a chunk
-stand in registers too for one row, and for 16 where there are 32 registers;
-else in memory, one vector a row, so that one kernel serves every number of rows.
+``x`` are records [block][row] of 64 bytes each (``functions.RECORD``) and
+``size`` counts blocks; for float formats ``x`` is float32 [column][row] and
+``size`` counts columns (``float_tiles``).
+
+One row streams all weights through once, so memory decides: two streams at a
+time are read faster than one. Of many rows the arithmetic decides: unpacked
+weights stay in registers while the rows pass by, and so do the sums of a chunk
+where there are 32 registers; else those stand in memory, one vector a row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from llvmlite import ir
 
-from kinetic.backends.base import CHUNK
 from kinetic.backends.cpu import dots
 from kinetic.backends.cpu.functions import REC_D, REC_DSUM, RECORD
 from kinetic.backends.cpu.ir import (
     F16,
     F32,
     I8,
-    I16,
-    I32,
     I64,
     VOID,
     Builder,
     Loop,
     Value,
-    call,
     fma,
     function,
-    i32,
     i64,
     like,
     load,
@@ -65,37 +65,48 @@ class Scales(NamedTuple):
     halves: tuple[Value, Value] | None = None
 
 
-def tile_name(fmt: Format, single: bool) -> str:
-    return f"tile_{fmt.NAME.lower()}{'_one' if single else ''}"
+ONE, TWO, MANY = "_one", "_two", ""
+"""The kernels of a format, as their names end."""
+
+SECOND = 2 * ROW * TILE
+"""Bytes between the results of two groups."""
+
+
+def tile_name(fmt: Format, kind: str) -> str:
+    return f"tile_{fmt.NAME.lower()}{kind}"
 
 
 def emit(module: ir.Module, fmt: Format, isa: str) -> None:
-    """Both kernels of a format: one row, and any number of rows up to 16."""
-    for single in (True, False):
-        if fmt.QUANTISED:
-            _quantised(module, fmt, isa, single)
-        else:
-            _floating(module, fmt, single)
+    """The three kernels of a quantised format."""
+    _row(module, fmt, isa, ONE)
+    _row(module, fmt, isa, TWO)
+    _many(module, fmt, isa)
 
 
-# ---- quantised formats --------------------------------------------------------------------------
+def _row(module: ir.Module, fmt: Format, isa: str, kind: str) -> None:
+    """One row with one or two groups of weights."""
+    b, (*weights, records, blocks, out) = function(module, tile_name(fmt, kind), "aaaa" if kind == ONE else "aaaaa")
+    zero_groups(b, out, len(weights))
+    chunks = Loop(b, _chunks(b, blocks), [*weights, records])
+    *places, x = chunks.values
+    n = _blocks_of(b, blocks, chunks.i)
+    _chunk_in_registers(b, fmt, isa, places, x, n, 1, out)
+    size = _chunk_bytes(b, fmt, n)
+    chunks.end([*(b.add(place, size) for place in places), b.add(x, b.mul(n, i64(RECORD)))])
+    b.ret_void()
 
 
-def _quantised(module: ir.Module, fmt: Format, isa: str, single: bool) -> None:
-    b, (weights, records, blocks, out, rows) = function(module, tile_name(fmt, single), "aaaaa")
-    if single:
-        rows = i64(1)
+def _many(module: ir.Module, fmt: Format, isa: str) -> None:
+    b, (weights, records, blocks, out, rows) = function(module, tile_name(fmt, MANY), "aaaaa")
     partial = b.ptrtoint(b.alloca(vec(F32, GROUP * TILE)), I64)
     zero_rows(b, out, rows)
-    chunks = Loop(b, b.ashr(b.add(blocks, i64(BLOCKS - 1)), i64(3)), [weights, records])
+    chunks = Loop(b, _chunks(b, blocks), [weights, records])
     w, x = chunks.values
-    n = minimum(b, i64(BLOCKS), b.sub(blocks, b.mul(chunks.i, i64(BLOCKS))))
-    if single:
-        _chunk_in_registers(b, fmt, isa, w, x, n, 1, out)
-    elif isa in REGISTERS_FOR_TILE:
+    n = _blocks_of(b, blocks, chunks.i)
+    if isa in REGISTERS_FOR_TILE:
         with b.if_else(b.icmp_signed("==", rows, i64(TILE))) as (whole, part):
             with whole:
-                _chunk_in_registers(b, fmt, isa, w, x, n, TILE, out)
+                _chunk_in_registers(b, fmt, isa, [w], x, n, TILE, out)
             with part:
                 _chunk_in_memory(b, fmt, isa, w, x, n, rows, partial, out)
     else:
@@ -103,6 +114,15 @@ def _quantised(module: ir.Module, fmt: Format, isa: str, single: bool) -> None:
     next_w = b.add(w, _chunk_bytes(b, fmt, n))
     chunks.end([next_w, b.add(x, b.mul(b.mul(n, rows), i64(RECORD)))])
     b.ret_void()
+
+
+def _chunks(b: Builder, blocks: Value) -> Value:
+    return b.ashr(b.add(blocks, i64(BLOCKS - 1)), i64(3))
+
+
+def _blocks_of(b: Builder, blocks: Value, chunk: Value) -> Value:
+    """Blocks of a chunk: 8, or fewer in the last."""
+    return minimum(b, i64(BLOCKS), b.sub(blocks, b.mul(chunk, i64(BLOCKS))))
 
 
 REGISTERS_FOR_TILE = ("vnni512", "vnni256")
@@ -138,31 +158,31 @@ def _chunk_bytes(b: Builder, fmt: Format, n: Value) -> Value:
 
 
 def _chunk_in_registers(
-    b: Builder, fmt: Format, isa: str, chunk: Value, x: Value, n: Value, rows: int, out: Value
+    b: Builder, fmt: Format, isa: str, chunks: Sequence[Value], x: Value, n: Value, rows: int, out: Value
 ) -> None:
-    """Adds one chunk of ``rows`` rows to ``out`` float32 [rows, 16]."""
+    """Adds one chunk to ``out``: of one group of weights for ``rows`` rows, or of several groups for one row."""
     lanes = dots.LANES[isa]
     floats = vec(F32, lanes)
-    together = GROUP // lanes if rows == 1 else 1  # parts of the 16 output rows whose sums are held at a time
-    for first in range(0, GROUP // lanes, together):
-        parts = range(first, first + together)
-        body = Loop(b, n, [like(floats, 0)] * (rows * together) + [x])
+    halves = range(GROUP // lanes)
+    # Parts of the 16 output rows whose sums are held at a time.
+    for parts in [halves] if rows == 1 else [[half] for half in halves]:
+        body = Loop(b, n, [like(floats, 0)] * (rows * len(chunks) * len(parts)) + [x])
         record = body.values[-1]
-        place = _block(b, fmt, chunk, body.i)
-        sums = []
-        for part in parts:
-            words, scales = _unpack(b, fmt, place.quants, part, lanes), _scales(b, fmt, place, part, lanes)
-            for row in range(rows):
-                before = body.values[len(sums)]
-                sums.append(_accumulate(b, fmt, isa, words, scales, b.add(record, i64(RECORD * row)), before))
-                if rows > 1 and row % 2 == 1:
-                    keep_order(b)
+        sums: list[Value] = []
+        places: list[int] = []
+        for number, chunk in enumerate(chunks):
+            block = _block(b, fmt, chunk, body.i)
+            for part in parts:
+                words, scales = _unpack(b, fmt, block.quants, part, lanes), _scales(b, fmt, block, part, lanes)
+                for row in range(rows):
+                    before = body.values[len(sums)]
+                    places.append(SECOND * number + ROW * row + 4 * lanes * part)
+                    sums.append(_accumulate(b, fmt, isa, words, scales, b.add(record, i64(RECORD * row)), before))
+                    if row % 2 == 1:
+                        keep_order(b)
         partial = body.end([*sums, b.add(record, i64(RECORD * rows))])
-        for number, part in enumerate(parts):
-            for row in range(rows):
-                at = ROW * row + 4 * lanes * part
-                total = b.fadd(load(b, out, at, floats, 16), partial[number * rows + row])
-                store(b, total, out, at, 16)
+        for at, value in zip(places, partial, strict=False):
+            store(b, b.fadd(load(b, out, at, floats, 16), value), out, at, 16)
 
 
 def keep_order(b: Builder) -> None:
@@ -252,55 +272,10 @@ def _scales(b: Builder, fmt: Format, block: Block, part: int, lanes: int) -> Sca
     return Scales(halfs(block.chunk, 0), None, (small(0, b.sitofp), small(GROUP, b.sitofp)))
 
 
-# ---- float formats ------------------------------------------------------------------------------
-
-
-def _floating(module: ir.Module, fmt: Format, single: bool) -> None:
-    """Chunks of 256: four rows at a time share the loads of the weights."""
-    b, (weights, x, width, out, rows, stride) = function(module, tile_name(fmt, single), "aaaaaa")
-    if single:
-        rows = i64(1)
-    zero_rows(b, out, rows)
-    chunks = Loop(b, b.ashr(b.add(width, i64(CHUNK - 1)), i64(8)), [weights, x])
-    w, xs = chunks.values
-    n = minimum(b, i64(CHUNK), b.sub(width, b.mul(chunks.i, i64(CHUNK))))
-    steps = (1,) if single else (4, 1)
-    done: Value = i64(0)
-    for step in steps:
-        many = b.udiv(b.sub(rows, done), i64(step))
-        with loop(b, many) as i:
-            first = b.add(done, b.mul(i, i64(step)))
-            row_x = b.add(xs, b.mul(first, stride))
-            _float_rows(b, fmt, w, row_x, n, b.add(out, b.mul(first, i64(ROW))), step, stride)
-        done = b.add(done, b.mul(many, i64(step)))
-    chunks.end([b.add(w, b.mul(n, i64(GROUP * fmt.BYTES))), b.add(xs, b.mul(n, i64(4)))])
-    b.ret_void()
-
-
-def _float_rows(b: Builder, fmt: Format, w: Value, x: Value, n: Value, out: Value, step: int, stride: Value) -> None:
-    floats = vec(F32, GROUP)
-    body = Loop(b, n, [like(floats, 0)] * step + [w, x])
-    here, column = body.values[step:]
-    value = _float_weights(b, fmt, here)
-    sums = []
-    for t in range(step):
-        row = b.add(column, b.mul(stride, i64(t)))
-        sums.append(fma(b, value, load_splat(b, row, 0, F32, GROUP), body.values[t]))
-    after = body.end([*sums, b.add(here, i64(GROUP * fmt.BYTES)), b.add(column, i64(4))])
-    for t in range(step):
-        store(b, b.fadd(load(b, out, ROW * t, floats, 16), after[t]), out, ROW * t, 16)
-
-
-def _float_weights(b: Builder, fmt: Format, address: Value) -> Value:
-    if fmt.NAME == "F32":
-        return load(b, address, 0, vec(F32, GROUP), 32)
-    if fmt.NAME == "F16":
-        return b.fpext(load(b, address, 0, vec(F16, GROUP), 32), vec(F32, GROUP))
-    wide = b.zext(load(b, address, 0, vec(I16, GROUP), 32), vec(I32, GROUP))
-    return b.bitcast(b.shl(wide, like(wide.type, 16)), vec(F32, GROUP))
-
-
-# ---- rows of a tile -----------------------------------------------------------------------------
+def zero_groups(b: Builder, out: Value, count: int) -> None:
+    """The results of one row."""
+    for number in range(count):
+        store(b, like(vec(F32, GROUP), 0), out, SECOND * number, 16)
 
 
 def zero_rows(b: Builder, address: Value, rows: Value) -> None:
