@@ -32,8 +32,10 @@ from kinetic.backends.cpu.ir import (
     Builder,
     Loop,
     Value,
+    call,
     fma,
     function,
+    i32,
     i64,
     like,
     load,
@@ -172,6 +174,8 @@ def _chunk_in_registers(
         places: list[int] = []
         for number, chunk in enumerate(chunks):
             block = _block(b, fmt, chunk, body.i)
+            if rows == 1:
+                _fetch_ahead(b, fmt, block)
             for part in parts:
                 words, scales = _unpack(b, fmt, block.quants, part, lanes), _scales(b, fmt, block, part, lanes)
                 for row in range(rows):
@@ -183,6 +187,16 @@ def _chunk_in_registers(
         partial = body.end([*sums, b.add(record, i64(RECORD * rows))])
         for at, value in zip(places, partial, strict=False):
             store(b, b.fadd(load(b, out, at, floats, 16), value), out, at, 16)
+
+
+AHEAD = 1024
+"""Bytes ahead of the weights in use that are asked for, into the second level of caches."""
+
+
+def _fetch_ahead(b: Builder, fmt: Format, block: Block) -> None:
+    for offset in range(0, quant_bytes(fmt) + scale_bytes(fmt), LINE):
+        pointer = b.inttoptr(b.add(block.quants, i64(AHEAD + offset)), I8.as_pointer())
+        call(b, "llvm.prefetch.p0", VOID, [pointer, i32(0), i32(2), i32(1)])
 
 
 def keep_order(b: Builder) -> None:
