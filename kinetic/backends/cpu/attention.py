@@ -32,26 +32,33 @@ from kinetic.backends.cpu.ir import (
 )
 from kinetic.backends.cpu.rows import LINE, at
 
-ROWS_AT_ONCE = (4, 2, 1)
-"""Query rows that share the loads of keys and values; with the tiles beside them eight sums are in flight."""
+ROWS_AT_ONCE = (8, 4, 3, 2, 1)
+"""Query rows that share the loads of keys and values. ``core_attention`` chooses among them."""
+
+WIDE = ("vnni512", "vnni256")
+"""Instruction sets with 32 registers. Half as many can't hold the sums of 8 rows."""
 
 SCORE_ROW = 1024
 """Bytes of one row of scores: 256 float32."""
 
 
-def emit(module: ir.Module) -> None:
+def emit(module: ir.Module, isa: str) -> None:
     for rows in ROWS_AT_ONCE:
-        scores(module, rows)
-        weighted_values(module, rows)
+        scores(module, rows, _together(isa, rows, {8: 2, 4: 4, 3: 4, 2: 4, 1: 4}))
+        weighted_values(module, rows, _together(isa, rows, {8: 2, 4: 4, 3: 8, 2: 8, 1: 8}))
     softmax_row(module)
     merge_row(module)
     divide_row(module)
 
 
-def scores(module: ir.Module, rows: int) -> None:
+def _together(isa: str, rows: int, wide: dict[int, int]) -> int:
+    """Tiles of keys, or strips of values, that are taken beside each other."""
+    return wide[rows] if isa in WIDE else max(1, 4 // rows)
+
+
+def scores(module: ir.Module, rows: int, together: int) -> None:
     """scores_R(q, q stride, keys, width, tiles, out): q . k for R rows and all keys of ``tiles`` tiles."""
     b, (q, stride, keys, width, tiles, out) = function(module, f"scores_{rows}", "aaaaaa")
-    together = 4 // rows
     many = b.sdiv(tiles, i64(together))
     with loop(b, many) as i:
         _score_tiles(b, rows, together, q, stride, keys, width, b.mul(i, i64(together)), out)
@@ -113,14 +120,13 @@ def _visible(b: Builder, tile: Value, low: Value, high: Value) -> Value:
     return b.and_(b.icmp_signed(">=", index, splat(b, low, 16)), b.icmp_signed("<", index, splat(b, high, 16)))
 
 
-def weighted_values(module: ir.Module, rows: int) -> None:
+def weighted_values(module: ir.Module, rows: int, together: int) -> None:
     """weighted_values_R(weights, values, width, first, count, out): adds keys first .. first + count - 1 to out.
 
     ``out`` rows lie ``width`` floats apart (a multiple of 16); keys come one after another.
     """
     b, (weights, values, width, first, count, out) = function(module, f"weighted_values_{rows}", "aaaaaa")
     strips = b.ashr(width, i64(4))
-    together = 4 // rows
     many = b.sdiv(strips, i64(together))
     with loop(b, many) as i:
         _value_strips(b, rows, together, weights, values, width, first, count, out, b.mul(i, i64(together)))

@@ -35,7 +35,7 @@ def core_unit(isa: str) -> llvm.ModuleRef:
 def attention_unit(isa: str) -> llvm.ModuleRef:
     from kinetic.backends.cpu import core_attention, core_candidates
 
-    return with_kernels(emitted("attention", attention.emit), core_attention, core_candidates)
+    return with_kernels(emitted("attention", lambda m: attention.emit(m, isa)), core_attention, core_candidates)
 
 
 def with_kernels(module: llvm.ModuleRef, *sources: ModuleType) -> llvm.ModuleRef:

@@ -24,6 +24,7 @@ from kinetic.backends.cpu.emitted import atomic_add, atomic_read, atomic_write, 
 
 # Compiled beside this unit, and found when the object files are loaded.
 attend = extern("attend", "aaaaa")
+attend_merge = extern("attend_merge", "aaaaa")
 store = extern("store", "aaaa")
 pause = extern("pause", "")
 yield_processor = extern("yield_processor", "a")
@@ -73,6 +74,8 @@ def execute(p, i, thread, threads, scratch):
         store(p, i, thread, threads)
     elif op == tape.ATTEND:
         attend(p, i, thread, threads, scratch)
+    elif op == tape.ATTEND_MERGE:
+        attend_merge(p, i, thread, threads, scratch)
     elif op == tape.ADD:
         add(p, i, thread, threads)
     elif op == tape.SCALE:

@@ -14,11 +14,29 @@ TAIL = 256
 """Readable bytes behind every allocation: kernels may read whole lines past the end of a row."""
 
 
+HUGE_PAGE = 2 << 20
+
+
 def allocate(size: int) -> NDArray[np.uint8]:
     """Zeroed uint8 [size], 64-byte aligned, with a readable tail. Untouched pages cost no memory."""
     raw = np.zeros(size + ALIGNMENT + TAIL, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + size]
+
+
+def allocate_huge(size: int) -> NDArray[np.uint8]:
+    """As ``allocate``, but a large piece may be backed by huge pages, whole once any of it is touched."""
+    if size < HUGE_PAGE:
+        return allocate(size)
+    return _huge(round_up(size + TAIL, HUGE_PAGE))[:size]
+
+
+def _huge(size: int) -> NDArray[np.uint8]:
+    memory = mmap.mmap(-1, size)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without them
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, np.uint8)
 
 
 class Arena:
@@ -35,11 +53,7 @@ class Arena:
         """Zeroed uint8 [size], 64-byte aligned."""
         start = round_up(self._used, ALIGNMENT)
         if start + size + TAIL > len(self._piece):
-            memory = mmap.mmap(-1, round_up(max(size + TAIL, self.PIECE), 2 << 20))
-            if hasattr(mmap, "MADV_HUGEPAGE"):
-                with contextlib.suppress(OSError):  # a kernel without them
-                    memory.madvise(mmap.MADV_HUGEPAGE)
-            self._piece, start = np.frombuffer(memory, np.uint8), 0
+            self._piece, start = _huge(round_up(max(size + TAIL, self.PIECE), HUGE_PAGE)), 0
         self._used = start + size
         return self._piece[start : start + size]
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetic.backends.base import CHUNK, Attention
-from kinetic.backends.cpu.memory import address, allocate, round_up
+from kinetic.backends.cpu.memory import address, allocate_huge, round_up
 from kinetic.errors import OutOfMemory
 
 
@@ -67,8 +67,8 @@ class Pages:
 
     def _new_page(self) -> NDArray[np.uint8]:
         try:
-            return allocate(self._layout.page_bytes)
-        except MemoryError:
+            return allocate_huge(self._layout.page_bytes)
+        except (MemoryError, OSError):
             size = self._layout.page_bytes / 2**20
             raise OutOfMemory(
                 f"no memory for another {CHUNK} positions ({size:.0f} MiB); use a smaller context"

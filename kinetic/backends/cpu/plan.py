@@ -78,7 +78,7 @@ class Planner:
         self._free: dict[tuple[int, int], list[Buffer]] = {}
         self._all: list[Buffer] = []
         self._constants: dict[float, NDArray[np.float32]] = {}
-        self._cache = Buffer(np.zeros(0, np.uint8))
+        self._cache, self._parts = Buffer(np.zeros(0, np.uint8)), Buffer(np.zeros(0, np.uint8))
         self._ropes: dict[Rope, int] = {}
         self._groups: dict[int, int] = {}
         self._slots = tape.FIRST_FREE
@@ -316,7 +316,8 @@ class Planner:
         slot = self._slot(self._groups, spec.heads // spec.kv_heads, 2)
         words = [q.address, q.stride, spec.heads, spec.kv_heads, spec.head_dim, padded, keys, values]
         words += [self._constant(spec.scale), spec.window, out.address, out.stride, slot]
-        self._emit(tape.ATTEND, node, words, [(q, None), (self._cache, None)], [(out, None)])
+        self._emit(tape.ATTEND, node, words, [(q, None), (self._cache, None)], [(out, None), (self._parts, None)])
+        self._emit(tape.ATTEND_MERGE, node, words, [(self._parts, None), (self._cache, None)], [(out, None)])
         self._finish(node, out)
 
     def _outputs(self, node: Node) -> None:
