@@ -32,10 +32,9 @@ from kinetic.backends.cpu.ir import (
     Builder,
     Loop,
     Value,
-    call,
+    fetch,
     fma,
     function,
-    i32,
     i64,
     like,
     load,
@@ -195,8 +194,7 @@ AHEAD = 1024
 
 def _fetch_ahead(b: Builder, fmt: Format, block: Block) -> None:
     for offset in range(0, quant_bytes(fmt) + scale_bytes(fmt), LINE):
-        pointer = b.inttoptr(b.add(block.quants, i64(AHEAD + offset)), I8.as_pointer())
-        call(b, "llvm.prefetch.p0", VOID, [pointer, i32(0), i32(2), i32(1)])
+        fetch(b, b.add(block.quants, i64(AHEAD + offset)))
 
 
 def keep_order(b: Builder) -> None:
