@@ -25,6 +25,9 @@ TILE_BYTES = 1024
 SECOND = 2 * TILE_BYTES
 """``tiles.SECOND``."""
 
+WEIGHTS_NEAR = 256 * 1024
+"""Bytes of weights that stay in the second level of caches beside a tile of rows and its results."""
+
 
 @inline
 def record_at(records, blocks, rows, t):
@@ -91,6 +94,12 @@ def matmul_row(i, low, high, scratch):
         finish_tile(i, g, 0, 1, scratch)
 
 
+@inline
+def in_cache(group_bytes):
+    """How many groups of weights to take at a time: so many that they stay near while all rows pass by."""
+    return max(1, WEIGHTS_NEAR // group_bytes)
+
+
 @kernel
 def matmul(p, i, thread, threads, scratch):
     """2 tile of one row, 3 of one row and two groups, 4 of many rows, 5 weights, 6 group bytes, 7 groups,
@@ -101,12 +110,38 @@ def matmul(p, i, thread, threads, scratch):
     if rows == 1:
         matmul_row(i, low, high, scratch)
         return
-    for g in range(low, high):
-        weights = field(i, 5) + g * field(i, 6)
+    block = in_cache(field(i, 6))
+    for start in range(low, high, block):
         for first in range(0, rows, TILE_ROWS):
             count = min(TILE_ROWS, rows - first)
-            tile_call(field(i, 4), weights, field(i, 9) + first * field(i, 10), field(i, 8), scratch, count)
-            finish_tile(i, g, first, count, scratch)
+            x = field(i, 9) + first * field(i, 10)
+            for g in range(start, min(start + block, high)):
+                tile_call(field(i, 4), field(i, 5) + g * field(i, 6), x, field(i, 8), scratch, count)
+                finish_tile(i, g, first, count, scratch)
+
+
+@kernel
+def gated_unit(i, u, first, count, single, scratch):
+    """32 columns of ``count`` rows."""
+    units, blocks = field(i, 11), field(i, 12)
+    x = field(i, 13) + first * blocks * RECORD
+    for half in range(2):
+        gate = field(i, 7) + (2 * u + half) * field(i, 8)
+        up = field(i, 9) + (2 * u + half) * field(i, 10)
+        tiles = scratch + half * TILE_BYTES
+        if not single:
+            tile_call(field(i, 3), gate, x, blocks, tiles, count)
+            tile_call(field(i, 5), up, x, blocks, tiles + SECOND, count)
+        elif field(i, 6) != 0:
+            two_call(field(i, 6), gate, up, x, blocks, tiles)
+        else:
+            one_call(field(i, 2), gate, x, blocks, tiles)
+            one_call(field(i, 4), up, x, blocks, tiles + SECOND)
+    records = field(i, 14) + (first * units + u * count) * RECORD
+    if field(i, 15) == 0:
+        gated_tile_silu(scratch, count, records)
+    else:
+        gated_tile_gelu(scratch, count, records)
 
 
 @kernel
@@ -114,30 +149,13 @@ def gated(p, i, thread, threads, scratch):
     """2 gate tile of one row, 3 of many, 4 up tile of one row, 5 of many, 6 tile of one row for both at once or 0,
     7 gate, 8 gate group bytes, 9 up, 10 up group bytes, 11 units of 32 columns, 12 blocks, 13 records in,
     14 records out, 15 activation (0 SiLU, 1 GELU)."""
-    rows = rows_of(p, i)
-    units, blocks = field(i, 11), field(i, 12)
+    rows, units = rows_of(p, i), field(i, 11)
     low, high = share(units, thread, threads)
-    for u in range(low, high):
+    block = in_cache(2 * (field(i, 8) + field(i, 10)))
+    for start in range(low, high, block):
         for first in range(0, rows, TILE_ROWS):
-            count = min(TILE_ROWS, rows - first)
-            x = field(i, 13) + first * blocks * RECORD
-            for half in range(2):
-                gate = field(i, 7) + (2 * u + half) * field(i, 8)
-                up = field(i, 9) + (2 * u + half) * field(i, 10)
-                tiles = scratch + half * TILE_BYTES
-                if rows != 1:
-                    tile_call(field(i, 3), gate, x, blocks, tiles, count)
-                    tile_call(field(i, 5), up, x, blocks, tiles + SECOND, count)
-                elif field(i, 6) != 0:
-                    two_call(field(i, 6), gate, up, x, blocks, tiles)
-                else:
-                    one_call(field(i, 2), gate, x, blocks, tiles)
-                    one_call(field(i, 4), up, x, blocks, tiles + SECOND)
-            records = field(i, 14) + (first * units + u * count) * RECORD
-            if field(i, 15) == 0:
-                gated_tile_silu(scratch, count, records)
-            else:
-                gated_tile_gelu(scratch, count, records)
+            for u in range(start, min(start + block, high)):
+                gated_unit(i, u, first, min(TILE_ROWS, rows - first), rows == 1, scratch)
 
 
 @kernel

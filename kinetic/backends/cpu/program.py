@@ -129,7 +129,7 @@ class CpuProgram:
         chunks = max(batch.positions) // CHUNK + 1
         blocks = {group: int(self._program[slot + 1]) for group, slot in self._tape.groups}
         units = [blocks[spec.heads // spec.kv_heads] * attention_units(spec) for spec in self._attention]
-        split = self._threads > 1 and chunks > 1 and min(units, default=0) < 2 * self._threads
+        split = self._threads > 1 and chunks > 1 and 0 < min(units, default=0) < 2 * self._threads
         self._program[tape.CHUNKS] = chunks if split else 0
         if split:
             sizes = (count * part_bytes(spec) for count, spec in zip(units, self._attention, strict=True))
