@@ -27,6 +27,7 @@ from kinetic.backends.cpu.ir import (
     like,
     load,
     loop,
+    minimum,
     reduce_tree,
     shuffle,
     splat,
@@ -82,12 +83,16 @@ def first_lanes(b: Builder, count: Value) -> Value:
 def norm_row(module: ir.Module) -> None:
     """norm_row(x, weight, out, n, eps): RMS norm of n elements. ``out`` may be ``x``."""
     b, (x, weight, out, n, eps) = function(module, "norm_row", "aaaaf")
-    body = Loop(b, _lines(b, n), [like(LINE, 0)])
-    v = load_masked(b, at(b, x, body.i, 64), b.sub(n, b.mul(body.i, i64(16))))
+    whole = b.ashr(n, i64(4))
+    body = Loop(b, whole, [like(LINE, 0)])
+    v = load(b, at(b, x, body.i, 64), 0, LINE)
+    (squares,) = body.end([fma(b, v, v, body.values[0])])
+    rest = b.sub(n, b.shl(whole, i64(4)))
+    body = Loop(b, minimum(b, rest, i64(1)), [squares])
+    v = load_masked(b, at(b, x, whole, 64), rest)
     (squares,) = body.end([fma(b, v, v, body.values[0])])
     mean = b.fdiv(reduce_tree(b, squares, add_floats), b.sitofp(n, F32))
     r = b.fdiv(f32(1), sqrt(b, b.fadd(mean, eps)))
-    whole = b.ashr(n, i64(4))
     with loop(b, whole) as i:
         scaled = b.fmul(load(b, at(b, x, i, 64), 0, LINE), splat(b, r, 16))
         store(b, b.fmul(scaled, load(b, at(b, weight, i, 64), 0, LINE)), at(b, out, i, 64))

@@ -27,6 +27,7 @@ from kinetic.backends.cpu.ir import (
     F16,
     F32,
     I8,
+    I16,
     I64,
     VOID,
     Builder,
@@ -251,7 +252,8 @@ def _unpack(b: Builder, fmt: Format, q: Value, part: int, lanes: int) -> list[Va
     if fmt.BITS == 8:
         return [raw(j) for j in range(8)]
     nibbles = [raw(j) for j in range(4)]
-    words = [b.and_(r, like(ty, 15)) for r in nibbles] + [b.lshr(r, like(ty, 4)) for r in nibbles]
+    words = [b.and_(r, like(ty, 15)) for r in nibbles]
+    words += [b.and_(_shifted(b, r, -4), like(ty, 15)) for r in nibbles]
     extra = fmt.BITS - 4
     planes = [raw(4 + p) for p in range(extra)]
     if not planes:
@@ -261,9 +263,18 @@ def _unpack(b: Builder, fmt: Format, q: Value, part: int, lanes: int) -> list[Va
     for j, word in enumerate(words):
         shift = extra * (j % per_plane)
         bits = b.and_(planes[j // per_plane], like(ty, ((1 << extra) - 1) << shift))
-        moved = b.shl(bits, like(ty, 4 - shift)) if shift < 4 else b.lshr(bits, like(ty, shift - 4))
+        moved = _shifted(b, bits, 4 - shift)
         out.append(b.or_(word, moved))
     return out
+
+
+def _shifted(b: Builder, v: Value, by: int) -> Value:
+    """Bytes shifted left as 16-bit words: a byte keeps its value if nothing is pushed out of it. (Shifts of bytes
+    become multiplications of bit matrices where a processor has them, in the units that products need.)"""
+    shorts = vec(I16, v.type.count // 2)
+    wide = b.bitcast(v, shorts)
+    moved = b.shl(wide, like(shorts, by)) if by > 0 else b.lshr(wide, like(shorts, -by))
+    return b.bitcast(moved, v.type)
 
 
 def _scales(b: Builder, fmt: Format, block: Block, part: int, lanes: int) -> Scales:
