@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from kinetic.backends.cpu.memory import Arena, address
+from kinetic.backends.cpu.memory import address, allocate_huge
 from kinetic.backends.cpu.roof import Chain, Loops, Pattern, read_size
 from kinetic.errors import UsageError
 
@@ -42,7 +42,7 @@ class Meter:
         if threads < 1 or size < 1 << 16:
             raise UsageError("a roofline takes a thread at least, and 64 KiB", name="BAD_ROOFLINE")
         self.loops = Loops(isa)
-        self._memory = Arena().allocate(size)
+        self._memory = allocate_huge(size)
         self._memory.fill(1)  # memory never written to is one page of zeros
         self._pool = ThreadPoolExecutor(threads)
         self._turns: dict[str, int] = {}

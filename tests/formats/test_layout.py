@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kinetic.backends.cpu import target
-from kinetic.backends.cpu.layout import group_bytes, header_bytes
+from kinetic.backends.cpu.layout import chunk_bytes, group_bytes
 from kinetic.backends.cpu.native import Kernels
 from kinetic.backends.cpu.weights import WeightStore
 from kinetic.formats import RUNNABLE
@@ -18,19 +18,30 @@ def half_bytes(values):
     return values.astype("<f2").view(np.uint8)
 
 
+def filled(line):
+    """With zeros up to a whole line of 64 bytes."""
+    return np.concatenate([line, np.zeros(-len(line) % 64, np.uint8)])
+
+
 def header(fmt, blocks):
-    """``blocks``: for each of 16 rows, the file's bytes of the blocks (or superblock) of one chunk."""
-    places = [(b, at) for b in range(len(blocks[0])) for at in (fmt.D_AT, fmt.M_AT) if at >= 0]
-    halves = [[row[b][at : at + 2] for row in blocks] for b, at in places]
-    out = np.concatenate([np.concatenate(line) for line in halves])
+    """What stands once a chunk. ``blocks``: for each of 16 rows, the file's bytes of its blocks or superblock."""
+    if fmt.SCALES == "block":
+        return np.zeros(0, np.uint8)
+    places = [at for at in (fmt.D_AT, fmt.M_AT) if at >= 0]
+    return filled(np.concatenate([row[0][at : at + 2] for at in places for row in blocks]))
+
+
+def scales(fmt, blocks, b):
+    """Those of block b of the chunk: 32 or 64 bytes."""
+    if fmt.SCALES == "block":
+        places = [at for at in (fmt.D_AT, fmt.M_AT) if at >= 0]
+        return np.concatenate([row[b][at : at + 2] for at in places for row in blocks])
     supers = [row[0].astype(np.int64) for row in blocks]
     if fmt.SCALES == "superblock":
-        scales = [fmt.factor(block, b) for b in range(8) for block in supers]
-        minimums = [fmt.minimum(block, b) for b in range(8) for block in supers]
-        out = np.concatenate([out, np.array(scales + minimums, np.uint8)])
-    elif fmt.SCALES == "halves":
-        out = np.concatenate([out, np.array([fmt.factor(block, h) for h in range(16) for block in supers], np.uint8)])
-    return np.concatenate([out, np.zeros(-len(out) % 64, np.uint8)])
+        values = [fmt.factor(block, b) for block in supers] + [fmt.minimum(block, b) for block in supers]
+    else:
+        values = [fmt.factor(block, 2 * b + half) for half in range(2) for block in supers]
+    return np.array(values, np.int64).astype(np.uint8)
 
 
 def quants(fmt, values):
@@ -61,10 +72,17 @@ def packed_quantised(fmt, weight):
         real = np.arange(16 * g, 16 * g + 16) < rows
         for chunk in range(0, width, 256):
             end = min(width, chunk + 256)
-            out.append(header(fmt, blocks[rows_of, chunk // fmt.BLOCK : -(-end // fmt.BLOCK)]))
-            for start in range(chunk, end, 32):
-                # Rows beyond the matrix are zero bytes, whatever zero means to the format.
-                out.append(quants(fmt, (integers[rows_of, start : start + 32] * real[:, None]).astype(np.uint8)))
+            stored = blocks[rows_of, chunk // fmt.BLOCK : -(-end // fmt.BLOCK)]
+            out.append(header(fmt, stored))
+            count = (end - chunk) // 32
+            served = 64 // len(scales(fmt, stored, 0))  # blocks behind one line
+            for first in range(0, count, served):
+                behind = range(first, min(first + served, count))
+                out.append(filled(np.concatenate([scales(fmt, stored, b) for b in behind])))
+                for b in behind:
+                    # Rows beyond the matrix are zero bytes, whatever zero means to the format.
+                    values = integers[rows_of, chunk + 32 * b : chunk + 32 * b + 32] * real[:, None]
+                    out.append(quants(fmt, values.astype(np.uint8)))
     return np.concatenate(out)
 
 
@@ -104,4 +122,4 @@ def test_sizes(name):
     for width in (256, 512, 576 if fmt.BLOCK < 256 else 768):
         assert group_bytes(fmt, width) % 64 == 0
         if fmt.QUANTISED:
-            assert header_bytes(fmt, 8) % 64 == 0
+            assert all(chunk_bytes(fmt, blocks) % 64 == 0 for blocks in range(1, 9))

@@ -6,6 +6,8 @@ A page holds 256 positions of one sequence, in float16. Keys lie [tile of 16 key
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from llvmlite import ir
 
 from kinetic.backends.cpu.functions import exp_or_zero
@@ -17,6 +19,7 @@ from kinetic.backends.cpu.ir import (
     Loop,
     Value,
     add_floats,
+    fetch,
     fma,
     function,
     i64,
@@ -32,33 +35,46 @@ from kinetic.backends.cpu.ir import (
 )
 from kinetic.backends.cpu.rows import LINE, at
 
-ROWS_AT_ONCE = (4, 2, 1)
-"""Query rows that share the loads of keys and values; with the tiles beside them eight sums are in flight."""
+ROWS_AT_ONCE = (8, 4, 3, 2, 1)
+"""Query rows that share the loads of keys and values. ``core_attention`` chooses among them."""
+
+WIDE = ("vnni512", "vnni256")
+"""Instruction sets with 32 registers. Half as many can't hold the sums of 8 rows."""
 
 SCORE_ROW = 1024
 """Bytes of one row of scores: 256 float32."""
 
 
-def emit(module: ir.Module) -> None:
+def emit(module: ir.Module, isa: str) -> None:
     for rows in ROWS_AT_ONCE:
-        scores(module, rows)
-        weighted_values(module, rows)
+        scores(module, rows, _together(isa, rows, {8: (2,), 4: (4,), 3: (4,), 2: (4,), 1: (4,)}))
+        weighted_values(module, rows, _together(isa, rows, {8: (2,), 4: (4,), 3: (8, 4), 2: (8, 4), 1: (8, 4)}))
     softmax_row(module)
     merge_row(module)
     divide_row(module)
 
 
-def scores(module: ir.Module, rows: int) -> None:
+def _together(isa: str, rows: int, wide: dict[int, tuple[int, ...]]) -> tuple[int, ...]:
+    """Tiles of keys, or strips of values, that are taken beside each other: as many as fit, then fewer."""
+    return (*wide[rows], 1) if isa in WIDE else (max(1, 4 // rows), 1)
+
+
+def scores(module: ir.Module, rows: int, sizes: Sequence[int]) -> None:
     """scores_R(q, q stride, keys, width, tiles, out): q . k for R rows and all keys of ``tiles`` tiles."""
     b, (q, stride, keys, width, tiles, out) = function(module, f"scores_{rows}", "aaaaaa")
-    together = 4 // rows
-    many = b.sdiv(tiles, i64(together))
-    with loop(b, many) as i:
-        _score_tiles(b, rows, together, q, stride, keys, width, b.mul(i, i64(together)), out)
-    done = b.mul(many, i64(together))
-    with loop(b, b.sub(tiles, done)) as i:
-        _score_tiles(b, rows, 1, q, stride, keys, width, b.add(done, i), out)
+    for first, size in _in_sizes(b, tiles, sizes):
+        _score_tiles(b, rows, size, q, stride, keys, width, first, out)
     b.ret_void()
+
+
+def _in_sizes(b: Builder, count: Value, sizes: Sequence[int]) -> Iterator[tuple[Value, int]]:
+    """A loop for each size, over as many pieces of it as are left: (first index, size)."""
+    done: Value = i64(0)
+    for size in sizes:
+        many = b.sdiv(b.sub(count, done), i64(size))
+        with loop(b, many) as i:
+            yield b.add(done, b.mul(i, i64(size))), size
+        done = b.add(done, b.mul(many, i64(size)))
 
 
 def _score_tiles(
@@ -69,6 +85,9 @@ def _score_tiles(
     body = Loop(b, width, [like(LINE, 0)] * (rows * tiles) + [start, q])
     place, column = body.values[rows * tiles :]
     k = [b.fpext(load(b, b.add(place, b.mul(tile_bytes, i64(j))), 0, vec(F16, 16), 32), LINE) for j in range(tiles)]
+    if rows <= 4:  # few rows: memory decides
+        for j in range(tiles):
+            fetch(b, b.add(place, b.mul(tile_bytes, i64(j + tiles))))
     sums = []
     for r in range(rows):
         value = load_splat(b, b.add(column, b.mul(stride, i64(r))), 0, F32, 16)
@@ -113,20 +132,14 @@ def _visible(b: Builder, tile: Value, low: Value, high: Value) -> Value:
     return b.and_(b.icmp_signed(">=", index, splat(b, low, 16)), b.icmp_signed("<", index, splat(b, high, 16)))
 
 
-def weighted_values(module: ir.Module, rows: int) -> None:
+def weighted_values(module: ir.Module, rows: int, sizes: Sequence[int]) -> None:
     """weighted_values_R(weights, values, width, first, count, out): adds keys first .. first + count - 1 to out.
 
     ``out`` rows lie ``width`` floats apart (a multiple of 16); keys come one after another.
     """
     b, (weights, values, width, first, count, out) = function(module, f"weighted_values_{rows}", "aaaaaa")
-    strips = b.ashr(width, i64(4))
-    together = 4 // rows
-    many = b.sdiv(strips, i64(together))
-    with loop(b, many) as i:
-        _value_strips(b, rows, together, weights, values, width, first, count, out, b.mul(i, i64(together)))
-    done = b.mul(many, i64(together))
-    with loop(b, b.sub(strips, done)) as i:
-        _value_strips(b, rows, 1, weights, values, width, first, count, out, b.add(done, i))
+    for strip, size in _in_sizes(b, b.ashr(width, i64(4)), sizes):
+        _value_strips(b, rows, size, weights, values, width, first, count, out, strip)
     b.ret_void()
 
 

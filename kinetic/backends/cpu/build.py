@@ -18,10 +18,10 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite import ir
 
-from kinetic.backends.cpu import attention, control, rows, tiles
+from kinetic.backends.cpu import attention, control, float_tiles, rows, tiles
 from kinetic.backends.cpu.objects import sealed
 from kinetic.backends.cpu.target import machine
-from kinetic.formats import by_type
+from kinetic.formats import Format, by_type
 
 PACK_SIGNATURE = "void(int64, int64, int64, int64, int64, int64, int64)"
 
@@ -35,7 +35,7 @@ def core_unit(isa: str) -> llvm.ModuleRef:
 def attention_unit(isa: str) -> llvm.ModuleRef:
     from kinetic.backends.cpu import core_attention, core_candidates
 
-    return with_kernels(emitted("attention", attention.emit), core_attention, core_candidates)
+    return with_kernels(emitted("attention", lambda m: attention.emit(m, isa)), core_attention, core_candidates)
 
 
 def with_kernels(module: llvm.ModuleRef, *sources: ModuleType) -> llvm.ModuleRef:
@@ -53,11 +53,19 @@ def format_unit(type_id: int, isa: str) -> llvm.ModuleRef:
     from kinetic.backends.cpu import packing
 
     fmt = by_type(type_id, "?")
-    module = emitted(fmt.NAME, lambda m: tiles.emit(m, fmt, isa))
+    made = emitted(fmt.NAME, lambda m: emit_tiles(m, fmt, isa))
     pack = packing.make_pack(fmt)
     pack.compile(PACK_SIGNATURE)
-    module.link_in(numba_module(pack, f"pack_{fmt.NAME.lower()}", "v"))
-    return module
+    made.link_in(numba_module(pack, f"pack_{fmt.NAME.lower()}", "v"))
+    return made
+
+
+def emit_tiles(module: ir.Module, fmt: Format, isa: str) -> None:
+    """The tile kernels of any format."""
+    if fmt.QUANTISED:
+        tiles.emit(module, fmt, isa)
+    else:
+        float_tiles.emit(module, fmt)
 
 
 def emitted(name: str, *emitters: Callable[[ir.Module], None]) -> llvm.ModuleRef:

@@ -8,11 +8,23 @@ from __future__ import annotations
 
 from kinetic.backends.cpu import tape
 from kinetic.backends.cpu.compiled import kernel
-from kinetic.backends.cpu.core_ops import add, gated, gated_float, gather, matmul, norm, norm_quantise, rope, scale
+from kinetic.backends.cpu.core_ops import (
+    add,
+    columns,
+    gated,
+    gated_float,
+    gather,
+    matmul,
+    norm,
+    norm_quantise,
+    rope,
+    scale,
+)
 from kinetic.backends.cpu.emitted import atomic_add, atomic_read, atomic_write, extern, field, read_i64, write_i64
 
 # Compiled beside this unit, and found when the object files are loaded.
 attend = extern("attend", "aaaaa")
+attend_merge = extern("attend_merge", "aaaaa")
 store = extern("store", "aaaa")
 pause = extern("pause", "")
 yield_processor = extern("yield_processor", "a")
@@ -62,12 +74,16 @@ def execute(p, i, thread, threads, scratch):
         store(p, i, thread, threads)
     elif op == tape.ATTEND:
         attend(p, i, thread, threads, scratch)
+    elif op == tape.ATTEND_MERGE:
+        attend_merge(p, i, thread, threads, scratch)
     elif op == tape.ADD:
         add(p, i, thread, threads)
     elif op == tape.SCALE:
         scale(p, i, thread, threads)
     elif op == tape.GATHER:
         gather(p, i, thread, threads)
+    elif op == tape.COLUMNS:
+        columns(p, i, thread, threads)
 
 
 @kernel

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from kinetic.backends.cpu import tape
 from kinetic.backends.cpu.compiled import CHUNK, TILE_ROWS, inline, kernel, rows_of, share, value_kernel
-from kinetic.backends.cpu.emitted import extern, field, read_f32, read_i64, write_f32, write_i64
+from kinetic.backends.cpu.emitted import extern, field, read_f32, read_i64, write_i64
 
 store_key = extern("store_key", "aaa")
 store_value = extern("store_value", "aaa")
 scale_row = extern("scale_row", "aaaf")
 copy_row = extern("copy_row", "aaa")
-scores_1, scores_2, scores_4 = (extern(f"scores_{r}", "aaaaaa") for r in (1, 2, 4))
-weighted_values_1, weighted_values_2, weighted_values_4 = (extern(f"weighted_values_{r}", "aaaaaa") for r in (1, 2, 4))
+scores_8, scores_4, scores_3, scores_2, scores_1 = (extern(f"scores_{r}", "aaaaaa") for r in (8, 4, 3, 2, 1))
+values_8, values_4, values_3, values_2, values_1 = (extern(f"weighted_values_{r}", "aaaaaa") for r in (8, 4, 3, 2, 1))
 softmax_row = extern("softmax_row", "aaaa")
 merge_row = extern("merge_row", "aaaaa")
 divide_row = extern("divide_row", "aaaa")
@@ -23,6 +23,15 @@ STATE_SUMS = SUMS + 128
 LOW, HIGH = STATE_SUMS + 128, STATE_SUMS + 256
 STARTED = HIGH + 128
 ROWS_AT = STARTED + 128  # scaled queries, then chunk values, then state values: 16 padded rows each
+
+
+# A chunk computed by itself: maximum and total of each row, then 16 padded rows of values.
+PART_VALUES = 128
+
+
+@inline
+def part_bytes(padded):
+    return PART_VALUES + 16 * padded * 4
 
 
 @value_kernel
@@ -53,6 +62,14 @@ def visible_range(scratch, count):
     return low, high
 
 
+@inline
+def together(left):
+    """How many rows go together when ``left`` are left. With 6 or 7, one or two rows of nothing go along."""
+    if left >= 6:
+        return 8
+    return 4 if left >= 4 else left
+
+
 @kernel
 def chunk_scores(scratch, queries, keys, width, padded, count):
     low, high = visible_range(scratch, count)
@@ -63,20 +80,37 @@ def chunk_scores(scratch, queries, keys, width, padded, count):
     while r < count:
         q = queries + r * padded * 4
         out = scratch + SCORES + 1024 * r + 64 * first
-        if count - r >= 4:
+        group = together(count - r)
+        if group == 8:
+            scores_8(q, padded * 4, start, width, tiles, out)
+        elif group == 4:
             scores_4(q, padded * 4, start, width, tiles, out)
-            r += 4
-        elif count - r >= 2:
+        elif group == 3:
+            scores_3(q, padded * 4, start, width, tiles, out)
+        elif group == 2:
             scores_2(q, padded * 4, start, width, tiles, out)
-            r += 2
         else:
             scores_1(q, padded * 4, start, width, tiles, out)
-            r += 1
+        r += group
 
 
 @kernel
 def row_values(scratch, page_values, padded, values, r, low, high):
-    weighted_values_1(scratch + SCORES + 1024 * r, page_values, padded, low, high - low, values + r * padded * 4)
+    values_1(scratch + SCORES + 1024 * r, page_values, padded, low, high - low, values + r * padded * 4)
+
+
+@kernel
+def group_values(weights, page_values, padded, low, count, out, group):
+    if group == 8:
+        values_8(weights, page_values, padded, low, count, out)
+    elif group == 4:
+        values_4(weights, page_values, padded, low, count, out)
+    elif group == 3:
+        values_3(weights, page_values, padded, low, count, out)
+    elif group == 2:
+        values_2(weights, page_values, padded, low, count, out)
+    else:
+        values_1(weights, page_values, padded, low, count, out)
 
 
 @kernel
@@ -84,26 +118,22 @@ def chunk_values(scratch, page_values, padded, values, count):
     """Keys that all rows of a group see are taken together; the ragged ends row by row, in the order of keys."""
     r = 0
     while r < count:
-        group = 4 if count - r >= 4 else (2 if count - r >= 2 else 1)
+        group = together(count - r)
+        real = min(group, count - r)
         low, high = 0, CHUNK
-        for k in range(r, r + group):
+        for k in range(r, r + real):
             low = max(low, read_i64(scratch + LOW + 8 * k))
             high = min(high, read_i64(scratch + HIGH + 8 * k))
-        together = high > low
-        for k in range(r, r + group):
+        shared = high > low
+        for k in range(r, r + real):
             row_low, row_high = read_i64(scratch + LOW + 8 * k), read_i64(scratch + HIGH + 8 * k)
-            end = low if together else row_high
+            end = low if shared else row_high
             if end > row_low:
                 row_values(scratch, page_values, padded, values, k, row_low, end)
-        if together:
+        if shared:
             weights, out = scratch + SCORES + 1024 * r, values + r * padded * 4
-            if group == 4:
-                weighted_values_4(weights, page_values, padded, low, high - low, out)
-            elif group == 2:
-                weighted_values_2(weights, page_values, padded, low, high - low, out)
-            else:
-                weighted_values_1(weights, page_values, padded, low, high - low, out)
-            for k in range(r, r + group):
+            group_values(weights, page_values, padded, low, high - low, out, group)
+            for k in range(r, r + real):
                 row_high = read_i64(scratch + HIGH + 8 * k)
                 if row_high > high:
                     row_values(scratch, page_values, padded, values, k, high, row_high)
@@ -111,69 +141,149 @@ def chunk_values(scratch, page_values, padded, values, count):
 
 
 @kernel
-def merge_chunk(scratch, values, state, padded, count):
+def scaled_queries(i, row, count, head, heads, scratch):
+    width, padded = field(i, 6), field(i, 7)
+    for r in range(count):
+        at = (row + r // heads) * field(i, 3) + (head + r % heads) * width * 4
+        scale_row(field(i, 2) + at, scratch + ROWS_AT + r * padded * 4, width, read_f32(field(i, 10)))
+
+
+@kernel
+def attend_chunk(p, i, row, g, heads, count, chunk, scratch, values, sums):
+    """One chunk: unscaled weighted values of ``count`` rows to ``values``, maximum and total to ``sums``."""
+    width, padded = field(i, 6), field(i, 7)
+    page = page_of(p, row, chunk * CHUNK)
+    bounds(p, row, heads, count, chunk * CHUNK, field(i, 11), scratch)
+    chunk_scores(scratch, scratch + ROWS_AT, page + field(i, 8) + g * CHUNK * width * 2, width, padded, count)
+    for r in range(count):
+        low, high = read_i64(scratch + LOW + 8 * r), read_i64(scratch + HIGH + 8 * r)
+        copy_row(0, values + r * padded * 4, padded)
+        if high > low:
+            softmax_row(scratch + SCORES + 1024 * r, low, high, sums + 8 * r)
+    chunk_values(scratch, page + field(i, 9) + g * CHUNK * padded * 2, padded, values, count)
+
+
+@kernel
+def merge_chunk(scratch, values, sums, state, padded, count):
     """The first chunk that a row sees starts its state; later ones are merged in order."""
     for r in range(count):
         if read_i64(scratch + HIGH + 8 * r) <= read_i64(scratch + LOW + 8 * r):
             continue
         at = r * padded * 4
-        sums = scratch + STATE_SUMS + 8 * r
+        total = scratch + STATE_SUMS + 8 * r
         if read_i64(scratch + STARTED + 8 * r) == 0:
             write_i64(scratch + STARTED + 8 * r, 1)
             copy_row(values + at, state + at, padded)
-            write_f32(sums, read_f32(scratch + SUMS + 8 * r))
-            write_f32(sums + 4, read_f32(scratch + SUMS + 8 * r + 4))
+            write_i64(total, read_i64(sums + 8 * r))
         else:
-            merge_row(state + at, sums, values + at, scratch + SUMS + 8 * r, padded)
+            merge_row(state + at, total, values + at, sums + 8 * r, padded)
 
 
 @kernel
-def attend_block(p, i, row, rows, g, head, heads, scratch):
-    """``rows`` consecutive positions x ``heads`` query heads (at most 16 together) over all their keys."""
-    width, padded, window = field(i, 6), field(i, 7), field(i, 11)
-    count = rows * heads
-    queries = scratch + ROWS_AT
-    values = queries + 16 * padded * 4
-    state = values + 16 * padded * 4
+def start_rows(scratch, count):
     for r in range(count):
-        at = (row + r // heads) * field(i, 3) + (head + r % heads) * width * 4
-        scale_row(field(i, 2) + at, queries + r * padded * 4, width, read_f32(field(i, 10)))
         write_i64(scratch + STARTED + 8 * r, 0)
-    last = read_i64(field(p, tape.POSITIONS) + 8 * (row + rows - 1))
-    earliest = read_i64(field(p, tape.POSITIONS) + 8 * row)
-    first_key = max(0, earliest + 1 - window) if window != 0 else 0
-    for chunk in range(first_key // CHUNK, last // CHUNK + 1):
-        page = page_of(p, row, chunk * CHUNK)
-        bounds(p, row, heads, count, chunk * CHUNK, window, scratch)
-        keys = page + field(i, 8) + g * CHUNK * width * 2
-        chunk_scores(scratch, queries, keys, width, padded, count)
-        for r in range(count):
-            low, high = read_i64(scratch + LOW + 8 * r), read_i64(scratch + HIGH + 8 * r)
-            copy_row(0, values + r * padded * 4, padded)
-            if high > low:
-                softmax_row(scratch + SCORES + 1024 * r, low, high, scratch + SUMS + 8 * r)
-        chunk_values(scratch, page + field(i, 9) + g * CHUNK * padded * 2, padded, values, count)
-        merge_chunk(scratch, values, state, padded, count)
+
+
+@kernel
+def finish_rows(i, row, count, head, heads, state, scratch):
+    width, padded = field(i, 6), field(i, 7)
     for r in range(count):
         at = (row + r // heads) * field(i, 13) + (head + r % heads) * width * 4
         divide_row(state + r * padded * 4, scratch + STATE_SUMS + 8 * r, field(i, 12) + at, width)
 
 
+@inline
+def first_chunk(p, row, window):
+    earliest = read_i64(field(p, tape.POSITIONS) + 8 * row)
+    return max(0, earliest + 1 - window) // CHUNK if window != 0 else 0
+
+
+@inline
+def last_chunk(p, row, rows):
+    return read_i64(field(p, tape.POSITIONS) + 8 * (row + rows - 1)) // CHUNK
+
+
+@kernel
+def attend_block(p, i, row, rows, g, head, heads, scratch):
+    """``rows`` consecutive positions x ``heads`` query heads (at most 16 together) over all their keys."""
+    padded, count = field(i, 7), rows * heads
+    values = scratch + ROWS_AT + 16 * padded * 4
+    state = values + 16 * padded * 4
+    scaled_queries(i, row, count, head, heads, scratch)
+    start_rows(scratch, count)
+    for chunk in range(first_chunk(p, row, field(i, 11)), last_chunk(p, row, rows) + 1):
+        attend_chunk(p, i, row, g, heads, count, chunk, scratch, values, scratch + SUMS)
+        merge_chunk(scratch, values, scratch + SUMS, state, padded, count)
+    finish_rows(i, row, count, head, heads, state, scratch)
+
+
+@kernel
+def merge_block(p, i, row, rows, g, head, heads, scratch, parts):
+    """The rest of ``attend_block`` when every chunk was computed on its own: ``parts`` holds them."""
+    padded, count = field(i, 7), rows * heads
+    state = scratch + ROWS_AT
+    start_rows(scratch, count)
+    for chunk in range(first_chunk(p, row, field(i, 11)), last_chunk(p, row, rows) + 1):
+        part = parts + chunk * part_bytes(padded)
+        bounds(p, row, heads, count, chunk * CHUNK, field(i, 11), scratch)
+        merge_chunk(scratch, part + PART_VALUES, part, state, padded, count)
+    finish_rows(i, row, count, head, heads, state, scratch)
+
+
+@inline
+def block_of(p, i, unit):
+    """First row and rows, key/value head, first query head and query heads of a unit of attention."""
+    kv_heads = field(i, 5)
+    group = field(i, 4) // kv_heads
+    slices = (group + TILE_ROWS - 1) // TILE_ROWS
+    block, rest = unit // (kv_heads * slices), unit % (kv_heads * slices)
+    g, first = rest // slices, rest % slices * TILE_ROWS
+    place = field(p, field(i, 14)) + 16 * block
+    return read_i64(place), read_i64(place + 8), g, g * group + first, min(TILE_ROWS, group - first)
+
+
+@inline
+def units_of(p, i):
+    kv_heads = field(i, 5)
+    return field(p, field(i, 14) + 1) * kv_heads * ((field(i, 4) // kv_heads + TILE_ROWS - 1) // TILE_ROWS)
+
+
 @kernel
 def attend(p, i, thread, threads, scratch):
     """2 q, 3 row bytes, 4 heads, 5 key/value heads, 6 head width, 7 padded width, 8 keys' offset, 9 values',
-    10 address of the scale, 11 window or 0, 12 out, 13 out row bytes, 14 slot of the blocks."""
-    kv_heads = field(i, 5)
-    blocks_at, count = field(p, field(i, 14)), field(p, field(i, 14) + 1)
-    group = field(i, 4) // kv_heads
-    slices = (group + TILE_ROWS - 1) // TILE_ROWS
-    low, high = share(count * kv_heads * slices, thread, threads)
+    10 address of the scale, 11 window or 0, 12 out, 13 out row bytes, 14 slot of the blocks.
+
+    With CHUNKS in the program table only chunks are computed here, each by itself, so that even a single row
+    has work for every thread; ``attend_merge`` does the rest."""
+    units, chunks = units_of(p, i), field(p, tape.CHUNKS)
+    if chunks == 0:
+        low, high = share(units, thread, threads)
+        for unit in range(low, high):
+            row, rows, g, head, heads = block_of(p, i, unit)
+            attend_block(p, i, row, rows, g, head, heads, scratch)
+        return
+    size = part_bytes(field(i, 7))
+    for part in range(thread, units * chunks, threads):
+        chunk = part % chunks
+        row, rows, g, head, heads = block_of(p, i, part // chunks)
+        if first_chunk(p, row, field(i, 11)) <= chunk <= last_chunk(p, row, rows):
+            scaled_queries(i, row, rows * heads, head, heads, scratch)
+            place = field(p, tape.PARTS) + part * size
+            attend_chunk(p, i, row, g, heads, rows * heads, chunk, scratch, place + PART_VALUES, place)
+
+
+@kernel
+def attend_merge(p, i, thread, threads, scratch):
+    """Fields of ``attend``."""
+    chunks = field(p, tape.CHUNKS)
+    if chunks == 0:
+        return
+    low, high = share(units_of(p, i), thread, threads)
     for unit in range(low, high):
-        block, rest = unit // (kv_heads * slices), unit % (kv_heads * slices)
-        g, first = rest // slices, rest % slices * TILE_ROWS
-        row = read_i64(blocks_at + 16 * block)
-        rows = read_i64(blocks_at + 16 * block + 8)
-        attend_block(p, i, row, rows, g, g * group + first, min(TILE_ROWS, group - first), scratch)
+        row, rows, g, head, heads = block_of(p, i, unit)
+        parts = field(p, tape.PARTS) + unit * chunks * part_bytes(field(i, 7))
+        merge_block(p, i, row, rows, g, head, heads, scratch, parts)
 
 
 @kernel

@@ -16,3 +16,13 @@ def scratch_bytes(layers: Sequence[Attention], nodes: Sequence[Node]) -> int:
     attention = max((3 * 16 * round_up(spec.head_dim, 16) * 4 for spec in layers), default=0)
     row = max(4 * round_up(node.width, 16) for node in nodes if node.op != "linear" or node.uses)
     return round_up(FIXED + max(attention, row) + 4096, 4096)
+
+
+def attention_units(spec: Attention) -> int:
+    """Units of attention for one run of rows (core_attention.units_of): a key head with up to 16 query heads."""
+    return spec.kv_heads * ((spec.heads // spec.kv_heads + 15) // 16)
+
+
+def part_bytes(spec: Attention) -> int:
+    """Bytes of one chunk that is computed by itself (core_attention.part_bytes)."""
+    return 128 + 16 * round_up(spec.head_dim, 16) * 4

@@ -18,10 +18,15 @@ rope_row = extern("rope_row", "aaaa")
 add_rows = extern("add_rows", "aaaa")
 scale_row = extern("scale_row", "aaaf")
 copy_row = extern("copy_row", "aaa")
-tile_call = pointer_call(5)
-float_tile_call = pointer_call(6)
+spread_row = extern("spread_row", "aaaa")
+one_call, two_call, tile_call = pointer_call(4), pointer_call(5), pointer_call(5)
 
 TILE_BYTES = 1024
+SECOND = 2 * TILE_BYTES
+"""``tiles.SECOND``."""
+
+WEIGHTS_NEAR = 256 * 1024
+"""Bytes of weights that stay in the second level of caches beside a tile of rows and its results."""
 
 
 @inline
@@ -66,52 +71,102 @@ def norm(p, i, thread, threads, scratch):
 
 
 @kernel
+def finish_tile(i, g, first, count, tile):
+    """Columns 16 g .. 16 g + 15 of rows ``first`` and on: bias, residual, out."""
+    at = first * field(i, 12) + g * 64
+    bias = field(i, 13) + g * 64 if field(i, 13) != 0 else 0
+    residual = field(i, 14) + at if field(i, 14) != 0 else 0
+    store_tile(tile, count, field(i, 11) + at, field(i, 12), bias, residual)
+
+
+@kernel
+def matmul_row(i, low, high, scratch):
+    """The groups low .. high - 1 for one row, as two streams: one from the start, one from the middle."""
+    half = (high - low + 1) // 2
+    for k in range(half):
+        g, other = low + k, low + half + k
+        weights = field(i, 5) + g * field(i, 6)
+        if other < high:
+            two_call(field(i, 3), weights, weights + half * field(i, 6), field(i, 9), field(i, 8), scratch)
+            finish_tile(i, other, 0, 1, scratch + SECOND)
+        else:
+            one_call(field(i, 2), weights, field(i, 9), field(i, 8), scratch)
+        finish_tile(i, g, 0, 1, scratch)
+
+
+@inline
+def in_cache(group_bytes):
+    """How many groups of weights to take at a time: so many that they stay near while all rows pass by."""
+    return max(1, WEIGHTS_NEAR // group_bytes)
+
+
+@kernel
 def matmul(p, i, thread, threads, scratch):
-    """2 one-row tile, 3 tile, 4 weights, 5 group bytes, 6 groups, 7 blocks (or width), 8 records (or x),
-    9 x row bytes (0: quantised), 10 out, 11 out row bytes, 12 bias or 0, 13 residual or 0."""
+    """2 tile of one row, 3 of one row and two groups, 4 of many rows, 5 weights, 6 group bytes, 7 groups,
+    8 blocks (or columns), 9 records (or columns of x), 10 bytes of one row of those, 11 out, 12 out row bytes,
+    13 bias or 0, 14 residual or 0."""
     rows = rows_of(p, i)
-    low, high = share(field(i, 6), thread, threads)
-    tile = field(i, 2) if rows == 1 else field(i, 3)
-    size, source, stride, out_stride = field(i, 7), field(i, 8), field(i, 9), field(i, 11)
-    for g in range(low, high):
-        weights = field(i, 4) + g * field(i, 5)
-        bias = field(i, 12) + g * 64 if field(i, 12) != 0 else 0
+    low, high = share(field(i, 7), thread, threads)
+    if rows == 1:
+        matmul_row(i, low, high, scratch)
+        return
+    block = in_cache(field(i, 6))
+    for start in range(low, high, block):
         for first in range(0, rows, TILE_ROWS):
             count = min(TILE_ROWS, rows - first)
-            if stride == 0:
-                tile_call(tile, weights, source + first * size * RECORD, size, scratch, count)
-            else:
-                float_tile_call(tile, weights, source + first * stride, size, scratch, count, stride)
-            at = first * out_stride + g * 64
-            residual = field(i, 13) + at if field(i, 13) != 0 else 0
-            store_tile(scratch, count, field(i, 10) + at, out_stride, bias, residual)
+            x = field(i, 9) + first * field(i, 10)
+            for g in range(start, min(start + block, high)):
+                tile_call(field(i, 4), field(i, 5) + g * field(i, 6), x, field(i, 8), scratch, count)
+                finish_tile(i, g, first, count, scratch)
+
+
+@kernel
+def gated_unit(i, u, first, count, single, scratch):
+    """32 columns of ``count`` rows."""
+    units, blocks = field(i, 11), field(i, 12)
+    x = field(i, 13) + first * blocks * RECORD
+    for half in range(2):
+        gate = field(i, 7) + (2 * u + half) * field(i, 8)
+        up = field(i, 9) + (2 * u + half) * field(i, 10)
+        tiles = scratch + half * TILE_BYTES
+        if not single:
+            tile_call(field(i, 3), gate, x, blocks, tiles, count)
+            tile_call(field(i, 5), up, x, blocks, tiles + SECOND, count)
+        elif field(i, 6) != 0:
+            two_call(field(i, 6), gate, up, x, blocks, tiles)
+        else:
+            one_call(field(i, 2), gate, x, blocks, tiles)
+            one_call(field(i, 4), up, x, blocks, tiles + SECOND)
+    records = field(i, 14) + (first * units + u * count) * RECORD
+    if field(i, 15) == 0:
+        gated_tile_silu(scratch, count, records)
+    else:
+        gated_tile_gelu(scratch, count, records)
 
 
 @kernel
 def gated(p, i, thread, threads, scratch):
-    """2 one-row gate tile, 3 gate tile, 4 one-row up tile, 5 up tile, 6 gate, 7 gate group bytes, 8 up,
-    9 up group bytes, 10 units of 32 columns, 11 blocks, 12 records in, 13 records out,
-    14 activation (0 SiLU, 1 GELU)."""
-    rows = rows_of(p, i)
-    units, blocks = field(i, 10), field(i, 11)
+    """2 gate tile of one row, 3 of many, 4 up tile of one row, 5 of many, 6 tile of one row for both at once or 0,
+    7 gate, 8 gate group bytes, 9 up, 10 up group bytes, 11 units of 32 columns, 12 blocks, 13 records in,
+    14 records out, 15 activation (0 SiLU, 1 GELU)."""
+    rows, units = rows_of(p, i), field(i, 11)
     low, high = share(units, thread, threads)
-    gate_tile = field(i, 2) if rows == 1 else field(i, 3)
-    up_tile = field(i, 4) if rows == 1 else field(i, 5)
-    for u in range(low, high):
-        gate = field(i, 6) + 2 * u * field(i, 7)
-        up = field(i, 8) + 2 * u * field(i, 9)
+    block = in_cache(2 * (field(i, 8) + field(i, 10)))
+    for start in range(low, high, block):
         for first in range(0, rows, TILE_ROWS):
-            count = min(TILE_ROWS, rows - first)
-            x = field(i, 12) + first * blocks * RECORD
-            tile_call(gate_tile, gate, x, blocks, scratch, count)
-            tile_call(gate_tile, gate + field(i, 7), x, blocks, scratch + TILE_BYTES, count)
-            tile_call(up_tile, up, x, blocks, scratch + 2 * TILE_BYTES, count)
-            tile_call(up_tile, up + field(i, 9), x, blocks, scratch + 3 * TILE_BYTES, count)
-            records = field(i, 13) + (first * units + u * count) * RECORD
-            if field(i, 14) == 0:
-                gated_tile_silu(scratch, count, records)
-            else:
-                gated_tile_gelu(scratch, count, records)
+            for u in range(start, min(start + block, high)):
+                gated_unit(i, u, first, min(TILE_ROWS, rows - first), rows == 1, scratch)
+
+
+@kernel
+def columns(p, i, thread, threads):
+    """2 x, 3 row bytes, 4 width, 5 out: tiles of up to 16 rows as [column][row]."""
+    rows, width = rows_of(p, i), field(i, 4)
+    low, high = share(rows, thread, threads)
+    for t in range(low, high):
+        first = t // TILE_ROWS * TILE_ROWS
+        count = min(TILE_ROWS, rows - first)
+        spread_row(field(i, 2) + t * field(i, 3), field(i, 5) + (first * width + t - first) * 4, width, count * 4)
 
 
 @kernel

@@ -59,13 +59,18 @@ def _dot(b: Builder, isa: str, bits: int, words: Sequence[Value], record: Value,
 
 
 def _vnni(b: Builder, lanes: int, words: Sequence[Value], xs: Sequence[Value], start: Value | None) -> Value:
-    """Operands travel as 32-bit lanes: older LLVM wants that, newer accepts it too."""
+    """Two chains, so that less has to wait for what was before it.
+
+    Operands travel as 32-bit lanes: older LLVM wants that, newer accepts it too.
+    """
     ints = vec(I32, lanes)
-    total = like(ints, 0) if start is None else start
-    for w, x in zip(words, xs, strict=True):
-        operands = [total, b.bitcast(w, ints), b.bitcast(x, ints)]
-        total = call(b, f"llvm.x86.avx512.vpdpbusd.{32 * lanes}", ints, operands)
-    return total
+    half = len(words) // 2
+    totals = [like(ints, 0) if start is None else start, like(ints, 0)]
+    for j in range(half):
+        for chain, at in enumerate((j, half + j)):
+            operands = [totals[chain], b.bitcast(words[at], ints), b.bitcast(xs[at], ints)]
+            totals[chain] = call(b, f"llvm.x86.avx512.vpdpbusd.{32 * lanes}", ints, operands)
+    return b.add(*totals)
 
 
 def _avx2(b: Builder, bits: int, words: Sequence[Value], xs: Sequence[Value], start: Value | None) -> Value:

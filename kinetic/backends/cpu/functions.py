@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from kinetic.backends.cpu.ir import (
     F32,
     I8,
@@ -48,35 +46,43 @@ def as_int(ty: object) -> object:
 
 def exp(b: Builder, x: Value) -> Value:
     ty = x.type
-    ints = as_int(ty)
-
-    def constant(value: float | np.float32) -> Value:
-        return like(ty, value)
-
-    low, high = constant(reference.EXP_MIN), constant(reference.EXP_MAX)
+    low, high = like(ty, reference.EXP_MIN), like(ty, reference.EXP_MAX)
     clamped = b.select(b.fcmp_ordered("<", x, low), low, x)
     clamped = b.select(b.fcmp_ordered(">", clamped, high), high, clamped)
-    shifted = fma(b, clamped, constant(reference.LOG2_E), constant(reference.MAGIC))
-    n = b.fsub(shifted, constant(reference.MAGIC))
-    r = fma(b, n, constant(reference.LN2_LOW), fma(b, n, constant(reference.LN2_HIGH), clamped))
-    p = constant(reference.EXP_COEFFICIENTS[0])
+    y, exponent = _exp_parts(b, clamped)
+    half = b.ashr(exponent, like(as_int(ty), 1))
+    y = b.fmul(b.fmul(y, _power_of_two(b, half, ty)), _power_of_two(b, b.sub(exponent, half), ty))
+    return b.select(b.fcmp_ordered(">", x, high), like(ty, float("inf")), y)
+
+
+def _exp_parts(b: Builder, x: Value) -> tuple[Value, Value]:
+    """y and n with exp(x) = y * 2^n."""
+    ty = x.type
+    shifted = fma(b, x, like(ty, reference.LOG2_E), like(ty, reference.MAGIC))
+    n = b.fsub(shifted, like(ty, reference.MAGIC))
+    r = fma(b, n, like(ty, reference.LN2_LOW), fma(b, n, like(ty, reference.LN2_HIGH), x))
+    p = like(ty, reference.EXP_COEFFICIENTS[0])
     for c in reference.EXP_COEFFICIENTS[1:]:
-        p = fma(b, p, r, constant(c))
-    y = b.fadd(fma(b, p, b.fmul(r, r), r), constant(1))
-    exponent = b.sub(b.bitcast(shifted, ints), like(ints, int(reference.MAGIC_BITS)))
-    half = b.ashr(exponent, like(ints, 1))
+        p = fma(b, p, r, like(ty, c))
+    y = b.fadd(fma(b, p, b.fmul(r, r), r), like(ty, 1))
+    return y, b.sub(b.bitcast(shifted, as_int(ty)), like(as_int(ty), int(reference.MAGIC_BITS)))
 
-    def power_of_two(e: Value) -> Value:
-        return b.bitcast(b.shl(b.add(e, like(ints, 127)), like(ints, 23)), ty)
 
-    y = b.fmul(b.fmul(y, power_of_two(half)), power_of_two(b.sub(exponent, half)))
-    return b.select(b.fcmp_ordered(">", x, high), constant(float("inf")), y)
+def _power_of_two(b: Builder, n: Value, ty: object) -> Value:
+    ints = as_int(ty)
+    return b.bitcast(b.shl(b.add(n, like(ints, 127)), like(ints, 23)), ty)
 
 
 def exp_or_zero(b: Builder, x: Value) -> Value:
-    """exp(x), and 0 below -87: the weight of a key, or of a chunk."""
+    """exp(x), and 0 below -87: the weight of a key, or of a chunk. x is at most 0.
+
+    From -87 to 0 nothing has to be clamped, and 2^n is a normal number: one multiplication gives
+    the bits that the two of ``exp`` give.
+    """
     ty = x.type
-    return b.select(b.fcmp_ordered("<", x, like(ty, reference.EXP_ZERO_BELOW)), like(ty, 0), exp(b, x))
+    y, exponent = _exp_parts(b, x)
+    scaled = b.fmul(y, _power_of_two(b, exponent, ty))
+    return b.select(b.fcmp_ordered("<", x, like(ty, reference.EXP_ZERO_BELOW)), like(ty, 0), scaled)
 
 
 def silu(b: Builder, x: Value) -> Value:

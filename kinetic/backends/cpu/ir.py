@@ -68,6 +68,12 @@ def store(b: Builder, value: Value, address: Value, offset: int = 0, align: int 
     b.store(value, _pointer(b, address, offset, value.type), align=align)
 
 
+def fetch(b: Builder, address: Value, for_writing: bool = False) -> None:
+    """Ask for a line of memory, into the second level of caches. Any address will do, even one that does not exist."""
+    pointer = b.inttoptr(address, I8.as_pointer())
+    call(b, "llvm.prefetch.p0", VOID, [pointer, i32(int(for_writing)), i32(3 if for_writing else 2), i32(1)])
+
+
 def splat(b: Builder, scalar: Value, n: int) -> Value:
     ty = vec(scalar.type, n)
     one = b.insert_element(ir.Constant(ty, ir.Undefined), scalar, i32(0))

@@ -2,12 +2,16 @@
 
 Sixteen output rows form a group; SIMD lanes are rows, so no sum ever crosses
 lanes. A group is one stream of chunks (256 elements along K, the last may be
-shorter), each a header with the scales followed by the blocks of 32:
+shorter), read from front to back without a jump, since a processor fetches
+ahead only what it can foresee. All parts begin at multiples of 64 bytes:
 
-    header of SCALES 'block'       for each block: d float16 x 16, then m float16 x 16 if the format has minimums
-    header of SCALES 'superblock'  d, dmin float16 x 16; scale uint8 x 16 for each block; minimum uint8 x 16 for each
-    header of SCALES 'halves'      d float16 x 16; factor int8 x 16 for each half block
-    padding to 64 bytes
+    SCALES 'superblock'  d, dmin float16 x 16, once a chunk
+    SCALES 'halves'      d float16 x 16 and 32 bytes of nothing, once a chunk
+    then one line of 64 bytes, and the block of 32 or the two blocks that it serves:
+        SCALES 'block' with minimums   d, m float16 x 16                  one block
+        SCALES 'block' without         d float16 x 16                     two blocks
+        SCALES 'superblock'            scale, minimum uint8 x 16          two blocks
+        SCALES 'halves'                factor int8 x 16 of each half      two blocks
     each block: words of 4 elements x 16 rows; word j holds elements 4j .. 4j+3
         4 bits   words 0-3, with words 4-7 in the high nibbles (256 bytes)
         5 bits   and 64 bytes whose bit j is the fifth bit of word j
@@ -30,7 +34,9 @@ TILE = 16
 
 BLOCKS = CHUNK // BLOCK
 
-SUPER_SCALES, SUPER_MINIMUMS, HALF_FACTORS = 64, 64 + 16 * BLOCKS, 32
+LINE = 64
+"""Bytes of a cache line, and of the scales before a block or two."""
+
 _QUANTS = {4: 256, 5: 320, 6: 384, 8: 512}
 
 
@@ -39,16 +45,20 @@ def quant_bytes(fmt: Format) -> int:
     return _QUANTS[fmt.BITS]
 
 
-def block_header(fmt: Format) -> int:
-    """Header bytes that each block adds (SCALES 'block' only)."""
-    return 32 if fmt.M_AT < 0 else 64
+def chunk_header(fmt: Format) -> int:
+    """Bytes at the start of each chunk."""
+    return 0 if fmt.SCALES == "block" else LINE
 
 
-def header_bytes(fmt: Format, blocks: int) -> int:
-    """Bytes of the header of a chunk with that many blocks."""
-    if fmt.SCALES == "block":
-        return (blocks * block_header(fmt) + 63) // 64 * 64
-    return 320
+def scale_bytes(fmt: Format) -> int:
+    """Bytes of scales that each block has in a line: a whole one, or half."""
+    return LINE if fmt.SCALES == "block" and fmt.M_AT >= 0 else LINE // 2
+
+
+def chunk_bytes(fmt: Format, blocks: int) -> int:
+    """Bytes of a chunk of that many blocks."""
+    lines = (blocks * scale_bytes(fmt) + LINE - 1) // LINE
+    return chunk_header(fmt) + lines * LINE + blocks * quant_bytes(fmt)
 
 
 def group_bytes(fmt: Format, width: int) -> int:
@@ -56,5 +66,4 @@ def group_bytes(fmt: Format, width: int) -> int:
     if not fmt.QUANTISED:
         return width * GROUP * fmt.BYTES
     full, rest = divmod(width // BLOCK, BLOCKS)
-    size = full * (header_bytes(fmt, BLOCKS) + BLOCKS * quant_bytes(fmt))
-    return size + (header_bytes(fmt, rest) + rest * quant_bytes(fmt) if rest else 0)
+    return full * chunk_bytes(fmt, BLOCKS) + (chunk_bytes(fmt, rest) if rest else 0)

@@ -14,6 +14,10 @@ TAIL = 256
 """Readable bytes behind every allocation: kernels may read whole lines past the end of a row."""
 
 
+HUGE_PAGE = 2 << 20
+"""Bytes. A walk over large memory that lies in such pages needs far fewer address translations."""
+
+
 def allocate(size: int) -> NDArray[np.uint8]:
     """Zeroed uint8 [size], 64-byte aligned, with a readable tail. Untouched pages cost no memory."""
     raw = np.zeros(size + ALIGNMENT + TAIL, np.uint8)
@@ -21,27 +25,15 @@ def allocate(size: int) -> NDArray[np.uint8]:
     return raw[start : start + size]
 
 
-class Arena:
-    """Memory for weights, in large pieces that the system may back with huge pages: a walk over all weights
-    then needs far fewer address translations."""
-
-    PIECE = 64 << 20
-
-    def __init__(self) -> None:
-        self._piece: NDArray[np.uint8] = np.zeros(0, np.uint8)
-        self._used = 0
-
-    def allocate(self, size: int) -> NDArray[np.uint8]:
-        """Zeroed uint8 [size], 64-byte aligned."""
-        start = round_up(self._used, ALIGNMENT)
-        if start + size + TAIL > len(self._piece):
-            memory = _private(round_up(max(size + TAIL, self.PIECE), 2 << 20))
-            if hasattr(mmap, "MADV_HUGEPAGE"):
-                with contextlib.suppress(OSError):  # a kernel without them
-                    memory.madvise(mmap.MADV_HUGEPAGE)
-            self._piece, start = np.frombuffer(memory, np.uint8), 0
-        self._used = start + size
-        return self._piece[start : start + size]
+def allocate_huge(size: int) -> NDArray[np.uint8]:
+    """As ``allocate``, but a large piece may be backed by huge pages, each there once any byte of it is touched."""
+    if size < HUGE_PAGE:
+        return allocate(size)
+    memory = _private(round_up(size + TAIL, HUGE_PAGE))
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without them
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, np.uint8)[:size]
 
 
 def _private(size: int) -> mmap.mmap:
@@ -54,7 +46,7 @@ def _private(size: int) -> mmap.mmap:
             return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         return mmap.mmap(-1, size)
     except OSError as error:
-        raise MemoryError(f"{size} bytes for the weights") from error
+        raise MemoryError(f"{size} bytes") from error
 
 
 def address(array: NDArray[Any]) -> int:

@@ -43,8 +43,8 @@ COMMON_UNITS = ("core", "attention")
 """Units that every model needs (build.py); the others are formats."""
 
 KERNEL_SOURCES = (
-    "attention build compiled control core core_attention core_candidates core_ops dots emitted functions ir layout "
-    "objects packing rows tape target tiles"
+    "attention build compiled control core core_attention core_candidates core_ops dots emitted float_tiles functions "
+    "ir layout objects packing rows tape target tiles"
 ).split()
 """Modules of this package that end up in object files. ``test_native`` checks that none is forgotten."""
 
@@ -119,8 +119,9 @@ class Kernels:
             raise KineticError(f"kernel '{name}' is missing from the compiled cache; delete it and run again")
         return address
 
-    def tile(self, fmt: Format, single: bool) -> int:
-        return self.address(tile_name(fmt, single))
+    def tile(self, fmt: Format, kind: str) -> int:
+        """Address of a tile kernel: ``tiles.ONE``, ``TWO`` or ``MANY``."""
+        return self.address(tile_name(fmt, kind))
 
     def pack(self, fmt: Format) -> Callable[..., None]:
         return self._function(f"pack_{fmt.NAME.lower()}", 7)

@@ -62,32 +62,32 @@ def _pack_quantised(fmt: Format) -> Any:
     block_values, block_bytes = fmt.BLOCK, fmt.BYTES
     per_block = block_values // BLOCK
     quants, words = layout.quant_bytes(fmt), _pack_words(fmt)
-    scales = _pack_scales(fmt)
-    super_header = fmt.SCALES != "block"
-    small = layout.block_header(fmt)
+    small, header, line = layout.scale_bytes(fmt), layout.chunk_header(fmt), layout.LINE
+    whole, scales = layout.chunk_bytes(fmt, layout.BLOCKS), _pack_scales(fmt)
 
     @compiled
     def pack(source, row_bytes, rows, width, target, first, last):
         blocks = width // 32
-        at = target
-        full = 320 if super_header else 8 * small
-        group = blocks // 8 * (full + 8 * quants)
         rest = blocks % 8
+        group = blocks // 8 * whole
         if rest != 0:
-            group += (rest * small + 63) // 64 * 64 + rest * quants
+            group += header + (rest * small + line - 1) // line * line + rest * quants
         for g in range(first, last):
-            at = target + g * group
-            for chunk in range(0, blocks, 8):
-                n = min(8, blocks - chunk)
-                header = full if n == 8 else (n * small + 63) // 64 * 64
+            chunk = target + g * group
+            for start in range(0, blocks, 8):
                 for r in range(min(16, rows - g * 16)):
                     row = source + (g * 16 + r) * row_bytes
-                    for b in range(n):
-                        block = bytes_at(row + (chunk + b) // per_block * block_bytes)
-                        inner = (chunk + b) % per_block
-                        scales(block, inner, at, b, r)
-                        words(block, inner * 32, at + header + b * quants, r)
-                at += header + n * quants
+                    for b in range(min(8, blocks - start)):
+                        block = bytes_at(row + (start + b) // per_block * block_bytes)
+                        inner = (start + b) % per_block
+                        place = chunk + header + b * small // line * line + b * quants
+                        if small < line:  # two blocks stand behind their line
+                            own = place - (b % 2) * quants + (b % 2) * small
+                        else:
+                            own = place
+                        scales(block, inner, chunk, own, r)
+                        words(block, inner * 32, place + line, r)
+                chunk += whole
 
     return pack
 
@@ -121,37 +121,36 @@ def _pack_words(fmt: Format) -> Any:
 
 
 def _pack_scales(fmt: Format) -> Any:
-    """scales(block, index inside it, chunk header, block of the chunk, row)."""
-    d_at, m_at, small = fmt.D_AT, fmt.M_AT, layout.block_header(fmt)
+    """scales(block, index inside it, chunk, line of the block, row)."""
+    d_at, m_at = fmt.D_AT, fmt.M_AT
     if fmt.SCALES == "block":
 
         @compiled
-        def scales(block, inner, header, b, r):
+        def scales(block, inner, chunk, own, r):
             for byte in range(2):
-                write_u8(header + b * small + 2 * r + byte, block[d_at + byte])
+                write_u8(own + 2 * r + byte, block[d_at + byte])
                 if m_at >= 0:
-                    write_u8(header + b * small + 32 + 2 * r + byte, block[m_at + byte])
+                    write_u8(own + 32 + 2 * r + byte, block[m_at + byte])
 
     elif fmt.SCALES == "superblock":
         factor, minimum = compiled(fmt.factor), compiled(fmt.minimum)
 
         @compiled
-        def scales(block, inner, header, b, r):
+        def scales(block, inner, chunk, own, r):
             for byte in range(2):
-                write_u8(header + 2 * r + byte, block[d_at + byte])
-                write_u8(header + 32 + 2 * r + byte, block[m_at + byte])
-            write_u8(header + layout.SUPER_SCALES + 16 * b + r, np.uint8(factor(block, inner)))
-            write_u8(header + layout.SUPER_MINIMUMS + 16 * b + r, np.uint8(minimum(block, inner)))
+                write_u8(chunk + 2 * r + byte, block[d_at + byte])
+                write_u8(chunk + 32 + 2 * r + byte, block[m_at + byte])
+            write_u8(own + r, np.uint8(factor(block, inner)))
+            write_u8(own + 16 + r, np.uint8(minimum(block, inner)))
 
     else:
         factor = compiled(fmt.factor)
 
         @compiled
-        def scales(block, inner, header, b, r):
+        def scales(block, inner, chunk, own, r):
             for byte in range(2):
-                write_u8(header + 2 * r + byte, block[d_at + byte])
+                write_u8(chunk + 2 * r + byte, block[d_at + byte])
             for half in range(2):
-                at = header + layout.HALF_FACTORS + 32 * b + 16 * half + r
-                write_u8(at, np.uint8(factor(block, 2 * inner + half)))
+                write_u8(own + 16 * half + r, np.uint8(factor(block, 2 * inner + half)))
 
     return scales

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetic.backends.base import CHUNK, Attention
-from kinetic.backends.cpu.memory import address, allocate, round_up
+from kinetic.backends.cpu.memory import address, allocate_huge, round_up
 from kinetic.errors import OutOfMemory
 
 
@@ -67,7 +67,7 @@ class Pages:
 
     def _new_page(self) -> NDArray[np.uint8]:
         try:
-            return allocate(self._layout.page_bytes)
+            return allocate_huge(self._layout.page_bytes)
         except MemoryError:
             size = self._layout.page_bytes / 2**20
             raise OutOfMemory(

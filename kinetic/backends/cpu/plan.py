@@ -21,7 +21,8 @@ from kinetic.backends.cpu.layout import GROUP
 from kinetic.backends.cpu.memory import address, allocate, round_up
 from kinetic.backends.cpu.native import Kernels
 from kinetic.backends.cpu.pages import PageLayout
-from kinetic.backends.cpu.weights import Packed, WeightStore
+from kinetic.backends.cpu.tiles import MANY, ONE, TWO
+from kinetic.backends.cpu.weights import WeightStore
 from kinetic.errors import KineticError
 from kinetic.formats import by_type
 
@@ -71,12 +72,13 @@ class Planner:
         self._writes: dict[Buffer, set[Partition]] = {}
         self._buffers: dict[Node, Buffer] = {}
         self._records: dict[Node, Buffer] = {}
+        self._columns: dict[Node, Buffer] = {}
         self._pending: dict[Node, int] = {}
         # By size and stride: partitions of rows and of records are different bytes of the same memory.
         self._free: dict[tuple[int, int], list[Buffer]] = {}
         self._all: list[Buffer] = []
         self._constants: dict[float, NDArray[np.float32]] = {}
-        self._cache = Buffer(np.zeros(0, np.uint8))
+        self._cache, self._parts = Buffer(np.zeros(0, np.uint8)), Buffer(np.zeros(0, np.uint8))
         self._ropes: dict[Rope, int] = {}
         self._groups: dict[int, int] = {}
         self._slots = tape.FIRST_FREE
@@ -145,7 +147,7 @@ class Planner:
         for node in nodes:
             self._pending[node] -= 1
             if self._pending[node] == 0:
-                for held in (self._buffers.pop(node, None), self._records.pop(node, None)):
+                for held in (made.pop(node, None) for made in (self._buffers, self._records, self._columns)):
                     if held is not None:
                         self._free.setdefault((len(held.data), held.stride), []).append(held)
 
@@ -198,14 +200,22 @@ class Planner:
         source = node.inputs[0].inputs[0]
         x = self._records_of(source)
         out = self._records[node] = self._record_buffer(node.width)
-        words = [*self._tiles(gate), *self._tiles(up), address(gate.data), gate.group_bytes]
-        words += [address(up.data), up.group_bytes, node.width // BLOCK, gate.width // BLOCK]
+        kernels = [self._kernels.tile(side.fmt, kind) for side in (gate, up) for kind in (ONE, MANY)]
+        kernels.append(self._kernels.tile(gate.fmt, TWO) if gate.fmt is up.fmt else 0)
+        words = [*kernels, address(gate.data), gate.group_bytes, address(up.data), up.group_bytes]
+        words += [node.width // BLOCK, gate.width // BLOCK]
         words += [x.address, out.address, ACTIVATION_CODES[node["activation"]]]
         self._emit(tape.GATED, node, words, [(x, None)], [(out, ("columns", node.width // BLOCK))])
         self._done_with(source, source)
 
-    def _tiles(self, packed: Packed) -> list[int]:
-        return [self._kernels.tile(packed.fmt, True), self._kernels.tile(packed.fmt, False)]
+    def _columns_of(self, node: Node) -> Buffer:
+        """Tiles of the rows of ``node`` as [column][row], made on first need."""
+        if node not in self._columns:
+            x = self._buffers[node]
+            out = self._columns[node] = self._buffer(4 * node.width * self._capacity, 0)
+            words = [x.address, x.stride, node.width, out.address]
+            self._emit(tape.COLUMNS, node, words, [(x, ("rows", node.rows))], [(out, ("columns of rows", node.rows))])
+        return self._columns[node]
 
     # ---- one method for each operation
 
@@ -238,12 +248,14 @@ class Planner:
         source = node.inputs[0]
         packed = self._store.packed(node["weight"])
         quantised = packed.fmt.QUANTISED
-        x = self._records_of(source) if quantised else self._buffers[source]
+        x = self._records_of(source) if quantised else self._columns_of(source)
         out, extra = self._target(node, residual)
         bias = self._store.vector(node["bias"]) if node["bias"] is not None else 0
         size = packed.width // BLOCK if quantised else packed.width
-        words = [*self._tiles(packed), address(packed.data), packed.group_bytes, packed.groups, size]
-        words += [x.address, 0 if quantised else x.stride, out.address, out.stride, bias, extra.address if extra else 0]
+        row_bytes = size * (RECORD if quantised else 4)
+        words = [self._kernels.tile(packed.fmt, kind) for kind in (ONE, TWO, MANY)]
+        words += [address(packed.data), packed.group_bytes, packed.groups, size, x.address, row_bytes]
+        words += [out.address, out.stride, bias, extra.address if extra else 0]
         columns = ("columns", packed.groups)
         reads: list[tuple[Buffer, Partition]] = [(x, None)] + ([(extra, columns)] if extra else [])
         self._emit(tape.MATMUL, node, words, reads, [(out, columns)])
@@ -304,7 +316,8 @@ class Planner:
         slot = self._slot(self._groups, spec.heads // spec.kv_heads, 2)
         words = [q.address, q.stride, spec.heads, spec.kv_heads, spec.head_dim, padded, keys, values]
         words += [self._constant(spec.scale), spec.window, out.address, out.stride, slot]
-        self._emit(tape.ATTEND, node, words, [(q, None), (self._cache, None)], [(out, None)])
+        self._emit(tape.ATTEND, node, words, [(q, None), (self._cache, None)], [(out, None), (self._parts, None)])
+        self._emit(tape.ATTEND_MERGE, node, words, [(self._parts, None), (self._cache, None)], [(out, None)])
         self._finish(node, out)
 
     def _outputs(self, node: Node) -> None:

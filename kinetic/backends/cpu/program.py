@@ -12,7 +12,7 @@ from kinetic.backends import rope_tables
 from kinetic.backends.base import CHUNK, Attention, Forward, Rope
 from kinetic.backends.control_word import default_rounding
 from kinetic.backends.cpu import tape
-from kinetic.backends.cpu.core_limits import scratch_bytes
+from kinetic.backends.cpu.core_limits import attention_units, part_bytes, scratch_bytes
 from kinetic.backends.cpu.graph import GraphOps, Node
 from kinetic.backends.cpu.layout import TILE
 from kinetic.backends.cpu.memory import address, allocate, round_up
@@ -50,6 +50,8 @@ class CpuProgram:
         self.vocab_size = self._tape.vocab_size
         self._program = np.zeros(tape.FIRST_FREE + 64, np.int64)
         self._rows = np.zeros((4, CAPACITY), np.int64)
+        self._attention = layers
+        self._parts = allocate(0)
         self._blocks = {slot: np.zeros((CAPACITY, 2), np.int64) for _, slot in self._tape.groups}
         self._tables: dict[Rope, F32] = {}
         self._prepare(scratch_bytes(layers, nodes))
@@ -139,6 +141,22 @@ class CpuProgram:
             table = self._blocks[slot]
             table[: len(blocks)] = blocks
             self._program[slot], self._program[slot + 1] = address(table), len(blocks)
+
+        self._refresh_parts(batch)
+
+    def _refresh_parts(self, batch: Batch) -> None:
+        """Whether chunks of keys are computed each by itself: where there are too few heads for the threads."""
+        chunks = max(batch.positions) // CHUNK + 1
+        blocks = {group: int(self._program[slot + 1]) for group, slot in self._tape.groups}
+        units = [blocks[spec.heads // spec.kv_heads] * attention_units(spec) for spec in self._attention]
+        split = self._threads > 1 and chunks > 1 and 0 < min(units, default=0) < 2 * self._threads
+        self._program[tape.CHUNKS] = chunks if split else 0
+        if split:
+            sizes = (count * part_bytes(spec) for count, spec in zip(units, self._attention, strict=True))
+            needed = chunks * max(sizes)
+            if len(self._parts) < needed:
+                self._parts = allocate(2 * needed)
+            self._program[tape.PARTS] = address(self._parts)
 
     # ---- the rest of base.Program
 

@@ -27,6 +27,7 @@ from kinetic.backends.cpu.ir import (
     like,
     load,
     loop,
+    minimum,
     reduce_tree,
     shuffle,
     splat,
@@ -45,6 +46,7 @@ def emit(module: ir.Module) -> None:
     add_rows(module)
     scale_row(module)
     copy_row(module)
+    spread_row(module)
     exp_row(module)
     find(module, "find_above", ">")
     find(module, "find_from", ">=")
@@ -81,12 +83,16 @@ def first_lanes(b: Builder, count: Value) -> Value:
 def norm_row(module: ir.Module) -> None:
     """norm_row(x, weight, out, n, eps): RMS norm of n elements. ``out`` may be ``x``."""
     b, (x, weight, out, n, eps) = function(module, "norm_row", "aaaaf")
-    body = Loop(b, _lines(b, n), [like(LINE, 0)])
-    v = load_masked(b, at(b, x, body.i, 64), b.sub(n, b.mul(body.i, i64(16))))
+    whole = b.ashr(n, i64(4))
+    body = Loop(b, whole, [like(LINE, 0)])
+    v = load(b, at(b, x, body.i, 64), 0, LINE)
+    (squares,) = body.end([fma(b, v, v, body.values[0])])
+    rest = b.sub(n, b.shl(whole, i64(4)))
+    body = Loop(b, minimum(b, rest, i64(1)), [squares])
+    v = load_masked(b, at(b, x, whole, 64), rest)
     (squares,) = body.end([fma(b, v, v, body.values[0])])
     mean = b.fdiv(reduce_tree(b, squares, add_floats), b.sitofp(n, F32))
     r = b.fdiv(f32(1), sqrt(b, b.fadd(mean, eps)))
-    whole = b.ashr(n, i64(4))
     with loop(b, whole) as i:
         scaled = b.fmul(load(b, at(b, x, i, 64), 0, LINE), splat(b, r, 16))
         store(b, b.fmul(scaled, load(b, at(b, weight, i, 64), 0, LINE)), at(b, out, i, 64))
@@ -132,6 +138,14 @@ def copy_row(module: ir.Module) -> None:
             store(b, like(LINE, 0), at(b, out, i, 64))
         with otherwise, loop(b, _lines(b, n)) as i:
             store(b, load(b, at(b, x, i, 64), 0, LINE), at(b, out, i, 64))
+    b.ret_void()
+
+
+def spread_row(module: ir.Module) -> None:
+    """spread_row(x, out, n, stride): n elements, written ``stride`` bytes apart."""
+    b, (x, out, n, stride) = function(module, "spread_row", "aaaa")
+    with loop(b, n) as i:
+        store(b, load(b, at(b, x, i, 4), 0, F32), b.add(out, b.mul(i, stride)))
     b.ret_void()
 
 

@@ -1,21 +1,26 @@
-"""Tile kernels: 16 output rows of a packed weight times 1 to 16 rows of activations.
+"""Tile kernels: 16 output rows of a packed weight times rows of activations.
 
-    tile(weights, records, blocks, out, rows)          quantised formats; out float32 [rows, 16]
-    tile(weights, x, width, out, rows, row bytes of x) float formats
+    tile_F_one(weights, x, size, out)             one row; out float32 [16]
+    tile_F_two(weights, others, x, size, out)     one row, two groups of weights; out float32 [16], twice SECOND apart
+    tile_F(weights, x, size, out, rows)           1 to 16 rows; out float32 [rows, 16]
 
-``records`` are laid out [block][row], 64 bytes each (``functions.RECORD``).
-Unpacked weights stay in registers while the rows pass by; the sums of a chunk
-stand in memory, one vector a row, so one kernel serves every number of rows.
+``x`` are records [block][row] of 64 bytes each (``functions.RECORD``) and
+``size`` counts blocks; for float formats ``x`` is float32 [column][row] and
+``size`` counts columns (``float_tiles``).
+
+One row streams all weights through once, so memory decides: two streams at a
+time are read faster than one. Of many rows the arithmetic decides: unpacked
+weights stay in registers while the rows pass by, and so do the sums of a chunk
+where there are 32 registers; else those stand in memory, one vector a row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from llvmlite import ir
 
-from kinetic.backends.base import CHUNK
 from kinetic.backends.cpu import dots
 from kinetic.backends.cpu.functions import REC_D, REC_DSUM, RECORD
 from kinetic.backends.cpu.ir import (
@@ -23,16 +28,14 @@ from kinetic.backends.cpu.ir import (
     F32,
     I8,
     I16,
-    I32,
     I64,
     VOID,
     Builder,
     Loop,
     Value,
-    call,
+    fetch,
     fma,
     function,
-    i32,
     i64,
     like,
     load,
@@ -45,13 +48,11 @@ from kinetic.backends.cpu.ir import (
 from kinetic.backends.cpu.layout import (
     BLOCKS,
     GROUP,
-    HALF_FACTORS,
-    SUPER_MINIMUMS,
-    SUPER_SCALES,
+    LINE,
     TILE,
-    block_header,
-    header_bytes,
+    chunk_header,
     quant_bytes,
+    scale_bytes,
 )
 from kinetic.formats import Format
 
@@ -66,98 +67,160 @@ class Scales(NamedTuple):
     halves: tuple[Value, Value] | None = None
 
 
-def tile_name(fmt: Format, single: bool) -> str:
-    return f"tile_{fmt.NAME.lower()}{'_one' if single else ''}"
+ONE, TWO, MANY = "_one", "_two", ""
+"""The kernels of a format, as their names end."""
+
+SECOND = 2 * ROW * TILE
+"""Bytes between the results of two groups."""
+
+
+def tile_name(fmt: Format, kind: str) -> str:
+    return f"tile_{fmt.NAME.lower()}{kind}"
 
 
 def emit(module: ir.Module, fmt: Format, isa: str) -> None:
-    """Both kernels of a format: one row, and any number of rows up to 16."""
-    for single in (True, False):
-        if fmt.QUANTISED:
-            _quantised(module, fmt, isa, single)
-        else:
-            _floating(module, fmt, single)
+    """The three kernels of a quantised format."""
+    _row(module, fmt, isa, ONE)
+    _row(module, fmt, isa, TWO)
+    _many(module, fmt, isa)
 
 
-# ---- quantised formats --------------------------------------------------------------------------
+def _row(module: ir.Module, fmt: Format, isa: str, kind: str) -> None:
+    """One row with one or two groups of weights."""
+    b, (*weights, records, blocks, out) = function(module, tile_name(fmt, kind), "aaaa" if kind == ONE else "aaaaa")
+    zero_groups(b, out, len(weights))
+    chunks = Loop(b, _chunks(b, blocks), [*weights, records])
+    *places, x = chunks.values
+    n = _blocks_of(b, blocks, chunks.i)
+    _chunk_in_registers(b, fmt, isa, places, x, n, 1, out)
+    size = _chunk_bytes(b, fmt, n)
+    chunks.end([*(b.add(place, size) for place in places), b.add(x, b.mul(n, i64(RECORD)))])
+    b.ret_void()
 
 
-def _quantised(module: ir.Module, fmt: Format, isa: str, single: bool) -> None:
-    b, (weights, records, blocks, out, rows) = function(module, tile_name(fmt, single), "aaaaa")
-    if single:
-        rows = i64(1)
+def _many(module: ir.Module, fmt: Format, isa: str) -> None:
+    b, (weights, records, blocks, out, rows) = function(module, tile_name(fmt, MANY), "aaaaa")
     partial = b.ptrtoint(b.alloca(vec(F32, GROUP * TILE)), I64)
     zero_rows(b, out, rows)
-    chunks = Loop(b, b.ashr(b.add(blocks, i64(BLOCKS - 1)), i64(3)), [weights, records])
+    chunks = Loop(b, _chunks(b, blocks), [weights, records])
     w, x = chunks.values
-    n = minimum(b, i64(BLOCKS), b.sub(blocks, b.mul(chunks.i, i64(BLOCKS))))
-    quants = b.add(w, _header(b, fmt, n))
-    if single:
-        sums = _blocks_in_registers(b, fmt, isa, w, quants, x, n)
-        for half, value in enumerate(sums):
-            store(b, value, partial, half * 4 * dots.LANES[isa], 16)
+    n = _blocks_of(b, blocks, chunks.i)
+    if isa in REGISTERS_FOR_TILE:
+        with b.if_else(b.icmp_signed("==", rows, i64(TILE))) as (whole, part):
+            with whole:
+                _chunk_in_registers(b, fmt, isa, [w], x, n, TILE, out)
+            with part:
+                _chunk_in_memory(b, fmt, isa, w, x, n, rows, partial, out)
     else:
-        zero_rows(b, partial, rows)
-        _blocks_in_memory(b, fmt, isa, w, quants, x, n, rows, partial)
-    _add_rows(b, out, partial, rows)
-    next_w = b.add(quants, b.mul(n, i64(quant_bytes(fmt))))
+        _chunk_in_memory(b, fmt, isa, w, x, n, rows, partial, out)
+    next_w = b.add(w, _chunk_bytes(b, fmt, n))
     chunks.end([next_w, b.add(x, b.mul(b.mul(n, rows), i64(RECORD)))])
     b.ret_void()
 
 
-def _header(b: Builder, fmt: Format, n: Value) -> Value:
-    if fmt.SCALES != "block":
-        return i64(header_bytes(fmt, BLOCKS))
-    return b.and_(b.add(b.mul(n, i64(block_header(fmt))), i64(63)), i64(-64))
+def _chunks(b: Builder, blocks: Value) -> Value:
+    return b.ashr(b.add(blocks, i64(BLOCKS - 1)), i64(3))
 
 
-def _blocks_in_registers(
-    b: Builder, fmt: Format, isa: str, header: Value, quants: Value, x: Value, n: Value
-) -> list[Value]:
-    """The sums of one chunk for one row: a vector for each part of the 16 output rows."""
-    lanes = dots.LANES[isa]
-    parts = GROUP // lanes
-    body = Loop(b, n, [like(vec(F32, lanes), 0)] * parts + [quants, x])
-    q, record = body.values[parts:]
-    _prefetch(b, fmt, header, body.i)
-    sums = []
-    for part in range(parts):
-        words = _unpack(b, fmt, q, part, lanes)
-        scales = _scales(b, fmt, header, body.i, part, lanes)
-        sums.append(_accumulate(b, fmt, isa, words, scales, record, body.values[part]))
-    return body.end([*sums, b.add(q, i64(quant_bytes(fmt))), b.add(record, i64(RECORD))])[:parts]
+def _blocks_of(b: Builder, blocks: Value, chunk: Value) -> Value:
+    """Blocks of a chunk: 8, or fewer in the last."""
+    return minimum(b, i64(BLOCKS), b.sub(blocks, b.mul(chunk, i64(BLOCKS))))
 
 
-PREFETCH = 2048
-"""Bytes ahead of the weights in use that are asked for. One row streams all weights once from memory; the
-processor's own prefetching stops at every page."""
+REGISTERS_FOR_TILE = ("vnni512", "vnni256")
+"""Instruction sets with registers for the sums of 16 rows beside a block of weights."""
 
 
-def _prefetch(b: Builder, fmt: Format, chunk: Value, index: Value) -> None:
-    """Ask for the part of the stream that lies PREFETCH bytes ahead of block ``index`` of ``chunk``."""
-    share = header_bytes(fmt, BLOCKS) // BLOCKS + quant_bytes(fmt)
-    start = b.add(chunk, b.mul(index, i64(share)))
-    for offset in range(0, share, 64):
-        pointer = b.inttoptr(b.add(start, i64(PREFETCH + offset)), I8.as_pointer())
-        call(b, "llvm.prefetch.p0", VOID, [pointer, i32(0), i32(3), i32(1)])
+class Block(NamedTuple):
+    """Addresses of a block in a chunk: where the chunk begins, the block's scales, its integers."""
+
+    chunk: Value
+    scales: Value
+    quants: Value
 
 
-def _blocks_in_memory(
-    b: Builder, fmt: Format, isa: str, header: Value, quants: Value, x: Value, n: Value, rows: Value, partial: Value
+def _block(b: Builder, fmt: Format, chunk: Value, index: Value) -> Block:
+    """As ``layout`` has it."""
+    size, first = quant_bytes(fmt), b.add(chunk, i64(chunk_header(fmt)))
+    if scale_bytes(fmt) == LINE:
+        line = b.add(first, b.mul(index, i64(LINE + size)))
+        return Block(chunk, line, b.add(line, i64(LINE)))
+    pair, odd = b.ashr(index, i64(1)), b.and_(index, i64(1))
+    line = b.add(first, b.mul(pair, i64(LINE + 2 * size)))
+    quants = b.add(b.add(line, i64(LINE)), b.mul(odd, i64(size)))
+    return Block(chunk, b.add(line, b.mul(odd, i64(LINE // 2))), quants)
+
+
+def _chunk_bytes(b: Builder, fmt: Format, n: Value) -> Value:
+    """Bytes of a chunk of n blocks."""
+    lines = b.mul(n, i64(LINE))
+    if scale_bytes(fmt) < LINE:
+        lines = b.mul(b.ashr(b.add(n, i64(1)), i64(1)), i64(LINE))
+    return b.add(b.add(lines, i64(chunk_header(fmt))), b.mul(n, i64(quant_bytes(fmt))))
+
+
+def _chunk_in_registers(
+    b: Builder, fmt: Format, isa: str, chunks: Sequence[Value], x: Value, n: Value, rows: int, out: Value
 ) -> None:
-    """Adds one chunk for all rows to ``partial`` float32 [rows, 16]."""
+    """Adds one chunk to ``out``: of one group of weights for ``rows`` rows, or of several groups for one row."""
     lanes = dots.LANES[isa]
-    body = Loop(b, n, [quants, x])
-    q, records = body.values
+    floats = vec(F32, lanes)
+    halves = range(GROUP // lanes)
+    # Parts of the 16 output rows whose sums are held at a time.
+    for parts in [halves] if rows == 1 else [[half] for half in halves]:
+        body = Loop(b, n, [like(floats, 0)] * (rows * len(chunks) * len(parts)) + [x])
+        record = body.values[-1]
+        sums: list[Value] = []
+        places: list[int] = []
+        for number, chunk in enumerate(chunks):
+            block = _block(b, fmt, chunk, body.i)
+            if rows == 1:
+                _fetch_ahead(b, fmt, block)
+            for part in parts:
+                words, scales = _unpack(b, fmt, block.quants, part, lanes), _scales(b, fmt, block, part, lanes)
+                for row in range(rows):
+                    before = body.values[len(sums)]
+                    places.append(SECOND * number + ROW * row + 4 * lanes * part)
+                    sums.append(_accumulate(b, fmt, isa, words, scales, b.add(record, i64(RECORD * row)), before))
+                    if row % 2 == 1:
+                        keep_order(b)
+        partial = body.end([*sums, b.add(record, i64(RECORD * rows))])
+        for at, value in zip(places, partial, strict=False):
+            store(b, b.fadd(load(b, out, at, floats, 16), value), out, at, 16)
+
+
+AHEAD = 1024
+"""Bytes ahead of the weights in use that are asked for, into the second level of caches."""
+
+
+def _fetch_ahead(b: Builder, fmt: Format, block: Block) -> None:
+    for offset in range(0, quant_bytes(fmt) + scale_bytes(fmt), LINE):
+        fetch(b, b.add(block.quants, i64(AHEAD + offset)))
+
+
+def keep_order(b: Builder) -> None:
+    """No load may move across this point: the compiler would do those of all rows first and run out of registers."""
+    b.call(ir.InlineAsm(ir.FunctionType(VOID, []), "", "~{memory}", side_effect=True), [])
+
+
+def _chunk_in_memory(
+    b: Builder, fmt: Format, isa: str, chunk: Value, x: Value, n: Value, rows: Value, partial: Value, out: Value
+) -> None:
+    """The same for any number of rows; ``partial`` float32 [rows, 16] holds the sums."""
+    lanes = dots.LANES[isa]
+    zero_rows(b, partial, rows)
+    body = Loop(b, n, [x])
+    (records,) = body.values
+    place = _block(b, fmt, chunk, body.i)
     for part in range(GROUP // lanes):
-        words = _unpack(b, fmt, q, part, lanes)
-        scales = _scales(b, fmt, header, body.i, part, lanes)
+        words, scales = _unpack(b, fmt, place.quants, part, lanes), _scales(b, fmt, place, part, lanes)
         inner = Loop(b, rows, [records, b.add(partial, i64(4 * lanes * part))])
-        record, place = inner.values
-        before = load(b, place, 0, vec(F32, lanes), 16)
-        store(b, _accumulate(b, fmt, isa, words, scales, record, before), place, 0, 16)
-        inner.end([b.add(record, i64(RECORD)), b.add(place, i64(ROW))])
-    body.end([b.add(q, i64(quant_bytes(fmt))), b.add(records, b.mul(rows, i64(RECORD)))])
+        record, at = inner.values
+        before = load(b, at, 0, vec(F32, lanes), 16)
+        store(b, _accumulate(b, fmt, isa, words, scales, record, before), at, 0, 16)
+        inner.end([b.add(record, i64(RECORD)), b.add(at, i64(ROW))])
+    body.end([b.add(records, b.mul(rows, i64(RECORD)))])
+    _add_rows(b, out, partial, rows)
 
 
 def _accumulate(
@@ -189,7 +252,8 @@ def _unpack(b: Builder, fmt: Format, q: Value, part: int, lanes: int) -> list[Va
     if fmt.BITS == 8:
         return [raw(j) for j in range(8)]
     nibbles = [raw(j) for j in range(4)]
-    words = [b.and_(r, like(ty, 15)) for r in nibbles] + [b.lshr(r, like(ty, 4)) for r in nibbles]
+    words = [b.and_(r, like(ty, 15)) for r in nibbles]
+    words += [b.and_(_shifted(b, r, -4), like(ty, 15)) for r in nibbles]
     extra = fmt.BITS - 4
     planes = [raw(4 + p) for p in range(extra)]
     if not planes:
@@ -199,81 +263,42 @@ def _unpack(b: Builder, fmt: Format, q: Value, part: int, lanes: int) -> list[Va
     for j, word in enumerate(words):
         shift = extra * (j % per_plane)
         bits = b.and_(planes[j // per_plane], like(ty, ((1 << extra) - 1) << shift))
-        moved = b.shl(bits, like(ty, 4 - shift)) if shift < 4 else b.lshr(bits, like(ty, shift - 4))
+        moved = _shifted(b, bits, 4 - shift)
         out.append(b.or_(word, moved))
     return out
 
 
-def _scales(b: Builder, fmt: Format, header: Value, index: Value, part: int, lanes: int) -> Scales:
+def _shifted(b: Builder, v: Value, by: int) -> Value:
+    """Bytes shifted left as 16-bit words: a byte keeps its value if nothing is pushed out of it. (Shifts of bytes
+    become multiplications of bit matrices where a processor has them, in the units that products need.)"""
+    shorts = vec(I16, v.type.count // 2)
+    wide = b.bitcast(v, shorts)
+    moved = b.shl(wide, like(shorts, by)) if by > 0 else b.lshr(wide, like(shorts, -by))
+    return b.bitcast(moved, v.type)
+
+
+def _scales(b: Builder, fmt: Format, block: Block, part: int, lanes: int) -> Scales:
     floats = vec(F32, lanes)
 
     def halfs(address: Value, offset: int) -> Value:
         return b.fpext(load(b, address, offset + 2 * lanes * part, vec(F16, lanes), 16), floats)
 
-    def small(base: int, stride: int, convert: Callable[..., Value]) -> Value:
-        at = b.add(header, b.mul(index, i64(stride)))
-        return convert(load(b, at, base + lanes * part, vec(I8, lanes), 8), floats)
+    def small(offset: int, convert: Callable[..., Value]) -> Value:
+        return convert(load(b, block.scales, offset + lanes * part, vec(I8, lanes), 8), floats)
 
     if fmt.SCALES == "block":
-        here = b.add(header, b.mul(index, i64(block_header(fmt))))
-        return Scales(halfs(here, 0), None if fmt.M_AT < 0 else halfs(here, 32))
+        return Scales(halfs(block.scales, 0), None if fmt.M_AT < 0 else halfs(block.scales, 2 * GROUP))
     if fmt.SCALES == "superblock":
-        d = b.fmul(halfs(header, 0), small(SUPER_SCALES, GROUP, b.uitofp))
-        m = b.fneg(b.fmul(halfs(header, 32), small(SUPER_MINIMUMS, GROUP, b.uitofp)))
+        d = b.fmul(halfs(block.chunk, 0), small(0, b.uitofp))
+        m = b.fneg(b.fmul(halfs(block.chunk, 2 * GROUP), small(GROUP, b.uitofp)))
         return Scales(d, m)
-    low, high = (small(HALF_FACTORS + GROUP * half, 2 * GROUP, b.sitofp) for half in (0, 1))
-    return Scales(halfs(header, 0), None, (low, high))
+    return Scales(halfs(block.chunk, 0), None, (small(0, b.sitofp), small(GROUP, b.sitofp)))
 
 
-# ---- float formats ------------------------------------------------------------------------------
-
-
-def _floating(module: ir.Module, fmt: Format, single: bool) -> None:
-    """Chunks of 256: four rows at a time share the loads of the weights."""
-    b, (weights, x, width, out, rows, stride) = function(module, tile_name(fmt, single), "aaaaaa")
-    if single:
-        rows = i64(1)
-    zero_rows(b, out, rows)
-    chunks = Loop(b, b.ashr(b.add(width, i64(CHUNK - 1)), i64(8)), [weights, x])
-    w, xs = chunks.values
-    n = minimum(b, i64(CHUNK), b.sub(width, b.mul(chunks.i, i64(CHUNK))))
-    steps = (1,) if single else (4, 1)
-    done: Value = i64(0)
-    for step in steps:
-        many = b.udiv(b.sub(rows, done), i64(step))
-        with loop(b, many) as i:
-            first = b.add(done, b.mul(i, i64(step)))
-            row_x = b.add(xs, b.mul(first, stride))
-            _float_rows(b, fmt, w, row_x, n, b.add(out, b.mul(first, i64(ROW))), step, stride)
-        done = b.add(done, b.mul(many, i64(step)))
-    chunks.end([b.add(w, b.mul(n, i64(GROUP * fmt.BYTES))), b.add(xs, b.mul(n, i64(4)))])
-    b.ret_void()
-
-
-def _float_rows(b: Builder, fmt: Format, w: Value, x: Value, n: Value, out: Value, step: int, stride: Value) -> None:
-    floats = vec(F32, GROUP)
-    body = Loop(b, n, [like(floats, 0)] * step + [w, x])
-    here, column = body.values[step:]
-    value = _float_weights(b, fmt, here)
-    sums = []
-    for t in range(step):
-        row = b.add(column, b.mul(stride, i64(t)))
-        sums.append(fma(b, value, load_splat(b, row, 0, F32, GROUP), body.values[t]))
-    after = body.end([*sums, b.add(here, i64(GROUP * fmt.BYTES)), b.add(column, i64(4))])
-    for t in range(step):
-        store(b, b.fadd(load(b, out, ROW * t, floats, 16), after[t]), out, ROW * t, 16)
-
-
-def _float_weights(b: Builder, fmt: Format, address: Value) -> Value:
-    if fmt.NAME == "F32":
-        return load(b, address, 0, vec(F32, GROUP), 32)
-    if fmt.NAME == "F16":
-        return b.fpext(load(b, address, 0, vec(F16, GROUP), 32), vec(F32, GROUP))
-    wide = b.zext(load(b, address, 0, vec(I16, GROUP), 32), vec(I32, GROUP))
-    return b.bitcast(b.shl(wide, like(wide.type, 16)), vec(F32, GROUP))
-
-
-# ---- rows of a tile -----------------------------------------------------------------------------
+def zero_groups(b: Builder, out: Value, count: int) -> None:
+    """The results of one row."""
+    for number in range(count):
+        store(b, like(vec(F32, GROUP), 0), out, SECOND * number, 16)
 
 
 def zero_rows(b: Builder, address: Value, rows: Value) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from kinetic.backends.base import Weight
 from kinetic.backends.cpu.layout import GROUP, group_bytes
-from kinetic.backends.cpu.memory import ALIGNMENT, Arena, address, allocate, round_up
+from kinetic.backends.cpu.memory import ALIGNMENT, address, allocate, allocate_huge, round_up
 from kinetic.backends.cpu.native import Kernels
 from kinetic.backends.cpu.packs import IS_POSSIBLE, Pack, describe
 from kinetic.formats import Format, by_type, check_scales
@@ -82,7 +82,7 @@ class WeightStore:
         self._pool = ThreadPoolExecutor(threads)
         self._weights = {weight.name: weight for weight in weights}
         self._offsets, self.size = _offsets(self._weights.values())
-        self._memory = Arena().allocate(self.size)
+        self._memory = allocate_huge(self.size)
         self._done: set[str] = set()
         self._vectors: dict[str, NDArray[np.uint8]] = {}
 
@@ -100,7 +100,7 @@ class WeightStore:
         for weight in self._weights.values():  # a bundle's bytes may be in memory, for they were checked
             weight.release(0, weight.data.nbytes)
         if not pack.read_into(self._memory.data, self._threads):
-            self._memory = Arena().allocate(self.size)  # packing counts on zeros
+            self._memory = allocate_huge(self.size)  # packing counts on zeros
             return False
         self._done = set(self._weights)
         return True
