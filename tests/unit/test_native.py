@@ -322,7 +322,7 @@ def test_vnni512_compiles(name, processor):
     dots = re.findall(r"\tvpdpbusd\t.*", code)
     assert len(dots) == DOTS
     assert all("%zmm" in line for line in dots)
-    assert len(re.findall(r"64-byte (?:Folded )?Spill", code)) <= 12
+    assert len(re.findall(r"64-byte (?:Folded )?Spill", code)) <= 40
     assert "call" not in re.findall(r"\t(call)q?\t", code)
 
 

@@ -27,9 +27,9 @@ PACK_SIGNATURE = "void(int64, int64, int64, int64, int64, int64, int64)"
 
 
 def core_unit(isa: str) -> llvm.ModuleRef:
-    from kinetic.backends.cpu import core, core_ops
+    from kinetic.backends.cpu import core, core_ops, core_work
 
-    return with_kernels(emitted("core", rows.emit, control.emit), core, core_ops)
+    return with_kernels(emitted("core", rows.emit, control.emit), core, core_ops, core_work)
 
 
 def attention_unit(isa: str) -> llvm.ModuleRef:

@@ -57,7 +57,8 @@ def barrier(sync, threads):
 def execute(p, i, thread, threads, scratch):
     op = field(i, 0)
     if op == tape.BARRIER:
-        barrier(field(p, tape.SYNC), threads)
+        if field(i, 2) >> field(p, tape.MODE) & 1 != 0:
+            barrier(field(p, tape.SYNC), threads)
     elif op == tape.NORM_QUANTISE:
         norm_quantise(p, i, thread, threads, scratch)
     elif op == tape.NORM:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kinetic.backends.cpu import tape
 from kinetic.backends.cpu.compiled import CHUNK, TILE_ROWS, inline, kernel, rows_of, share, value_kernel
+from kinetic.backends.cpu.core_work import claim, first_of
 from kinetic.backends.cpu.emitted import extern, field, read_f32, read_i64, write_i64
 
 store_key = extern("store_key", "aaa")
@@ -258,10 +259,11 @@ def attend(p, i, thread, threads, scratch):
     has work for every thread; ``attend_merge`` does the rest."""
     units, chunks = units_of(p, i), field(p, tape.CHUNKS)
     if chunks == 0:
-        low, high = share(units, thread, threads)
-        for unit in range(low, high):
-            row, rows, g, head, heads = block_of(p, i, unit)
+        claimed = claim(p, i, thread, threads, units, 1)
+        while claimed != 0:
+            row, rows, g, head, heads = block_of(p, i, first_of(claimed))
             attend_block(p, i, row, rows, g, head, heads, scratch)
+            claimed = claim(p, i, thread, threads, units, 1)
         return
     size = part_bytes(field(i, 7))
     for part in range(thread, units * chunks, threads):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kinetic.backends.cpu import tape
 from kinetic.backends.cpu.compiled import TILE_ROWS, inline, kernel, rows_of, share
+from kinetic.backends.cpu.core_work import claim, end_of, first_of
 from kinetic.backends.cpu.emitted import extern, field, pointer_call, read_f32, read_i64
 from kinetic.backends.cpu.functions import RECORD
 
@@ -37,17 +38,33 @@ def record_at(records, blocks, rows, t):
     return records + (first * blocks + (t - first)) * RECORD, count * RECORD
 
 
+@inline
+def own_copy(p, thread, size):
+    """Of a pass of one row every thread makes its own records or columns, ``size`` bytes each: that is quicker
+    than to wait for another's."""
+    return thread * size if field(p, tape.MODE) & tape.ONE_ROW != 0 else 0
+
+
+@inline
+def rows_to_make(p, i, thread, threads):
+    """Rows whose records or columns this thread makes."""
+    if field(p, tape.MODE) & tape.ONE_ROW != 0:
+        return 0, rows_of(p, i)
+    return share(rows_of(p, i), thread, threads)
+
+
 @kernel
 def norm_quantise(p, i, thread, threads, scratch):
     """2 x, 3 row bytes, 4 weight or 0, 5 width, 6 records, 7 blocks, 8 address of eps."""
     rows = rows_of(p, i)
-    low, high = share(rows, thread, threads)
+    low, high = rows_to_make(p, i, thread, threads)
+    out = field(i, 6) + own_copy(p, thread, field(i, 7) * RECORD)
     for t in range(low, high):
         x = field(i, 2) + t * field(i, 3)
         if field(i, 4) != 0:
             norm_row(x, field(i, 4), scratch, field(i, 5), read_f32(field(i, 8)))
             x = scratch
-        records, stride = record_at(field(i, 6), field(i, 7), rows, t)
+        records, stride = record_at(out, field(i, 7), rows, t)
         quantise_row(x, records, field(i, 7), stride)
 
 
@@ -80,17 +97,17 @@ def finish_tile(i, g, first, count, tile):
 
 
 @kernel
-def matmul_row(i, low, high, scratch):
+def matmul_row(i, x, low, high, scratch):
     """The groups low .. high - 1 for one row, as two streams: one from the start, one from the middle."""
     half = (high - low + 1) // 2
     for k in range(half):
         g, other = low + k, low + half + k
         weights = field(i, 5) + g * field(i, 6)
         if other < high:
-            two_call(field(i, 3), weights, weights + half * field(i, 6), field(i, 9), field(i, 8), scratch)
+            two_call(field(i, 3), weights, weights + half * field(i, 6), x, field(i, 8), scratch)
             finish_tile(i, other, 0, 1, scratch + SECOND)
         else:
-            one_call(field(i, 2), weights, field(i, 9), field(i, 8), scratch)
+            one_call(field(i, 2), weights, x, field(i, 8), scratch)
         finish_tile(i, g, 0, 1, scratch)
 
 
@@ -104,27 +121,29 @@ def in_cache(group_bytes):
 def matmul(p, i, thread, threads, scratch):
     """2 tile of one row, 3 of one row and two groups, 4 of many rows, 5 weights, 6 group bytes, 7 groups,
     8 blocks (or columns), 9 records (or columns of x), 10 bytes of one row of those, 11 out, 12 out row bytes,
-    13 bias or 0, 14 residual or 0."""
-    rows = rows_of(p, i)
-    low, high = share(field(i, 7), thread, threads)
+    13 bias or 0, 14 residual or 0, 15 bytes of a thread's own copy of 9, if each has one."""
+    rows, groups = rows_of(p, i), field(i, 7)
     if rows == 1:
-        matmul_row(i, low, high, scratch)
+        low, high = share(groups, thread, threads)
+        matmul_row(i, field(i, 9) + own_copy(p, thread, field(i, 15)), low, high, scratch)
         return
-    block = in_cache(field(i, 6))
-    for start in range(low, high, block):
+    most = in_cache(field(i, 6))
+    claimed = claim(p, i, thread, threads, groups, most)
+    while claimed != 0:
         for first in range(0, rows, TILE_ROWS):
             count = min(TILE_ROWS, rows - first)
             x = field(i, 9) + first * field(i, 10)
-            for g in range(start, min(start + block, high)):
+            for g in range(first_of(claimed), end_of(claimed)):
                 tile_call(field(i, 4), field(i, 5) + g * field(i, 6), x, field(i, 8), scratch, count)
                 finish_tile(i, g, first, count, scratch)
+        claimed = claim(p, i, thread, threads, groups, most)
 
 
 @kernel
-def gated_unit(i, u, first, count, single, scratch):
+def gated_unit(i, source, u, first, count, single, scratch):
     """32 columns of ``count`` rows."""
     units, blocks = field(i, 11), field(i, 12)
-    x = field(i, 13) + first * blocks * RECORD
+    x = source + first * blocks * RECORD
     for half in range(2):
         gate = field(i, 7) + (2 * u + half) * field(i, 8)
         up = field(i, 9) + (2 * u + half) * field(i, 10)
@@ -138,7 +157,7 @@ def gated_unit(i, u, first, count, single, scratch):
             one_call(field(i, 2), gate, x, blocks, tiles)
             one_call(field(i, 4), up, x, blocks, tiles + SECOND)
     records = field(i, 14) + (first * units + u * count) * RECORD
-    if field(i, 15) == 0:
+    if field(i, 15) & 1 == 0:
         gated_tile_silu(scratch, count, records)
     else:
         gated_tile_gelu(scratch, count, records)
@@ -148,25 +167,35 @@ def gated_unit(i, u, first, count, single, scratch):
 def gated(p, i, thread, threads, scratch):
     """2 gate tile of one row, 3 of many, 4 up tile of one row, 5 of many, 6 tile of one row for both at once or 0,
     7 gate, 8 gate group bytes, 9 up, 10 up group bytes, 11 units of 32 columns, 12 blocks, 13 records in,
-    14 records out, 15 activation (0 SiLU, 1 GELU)."""
+    14 records out, 15 activation (0 SiLU, 1 GELU) + 2 if each thread has its own copy of 13."""
     rows, units = rows_of(p, i), field(i, 11)
-    low, high = share(units, thread, threads)
-    block = in_cache(2 * (field(i, 8) + field(i, 10)))
-    for start in range(low, high, block):
+    most = in_cache(2 * (field(i, 8) + field(i, 10)))
+    if rows == 1:
+        low, high = share(units, thread, threads)
+        x = field(i, 13)
+        if field(i, 15) >= 2:
+            x += own_copy(p, thread, field(i, 12) * RECORD)
+        for u in range(low, high):
+            gated_unit(i, x, u, 0, 1, True, scratch)
+        return
+    claimed = claim(p, i, thread, threads, units, most)
+    while claimed != 0:
         for first in range(0, rows, TILE_ROWS):
-            for u in range(start, min(start + block, high)):
-                gated_unit(i, u, first, min(TILE_ROWS, rows - first), rows == 1, scratch)
+            for u in range(first_of(claimed), end_of(claimed)):
+                gated_unit(i, field(i, 13), u, first, min(TILE_ROWS, rows - first), False, scratch)
+        claimed = claim(p, i, thread, threads, units, most)
 
 
 @kernel
 def columns(p, i, thread, threads):
     """2 x, 3 row bytes, 4 width, 5 out: tiles of up to 16 rows as [column][row]."""
     rows, width = rows_of(p, i), field(i, 4)
-    low, high = share(rows, thread, threads)
+    low, high = rows_to_make(p, i, thread, threads)
+    out = field(i, 5) + own_copy(p, thread, width * 4)
     for t in range(low, high):
         first = t // TILE_ROWS * TILE_ROWS
         count = min(TILE_ROWS, rows - first)
-        spread_row(field(i, 2) + t * field(i, 3), field(i, 5) + (first * width + t - first) * 4, width, count * 4)
+        spread_row(field(i, 2) + t * field(i, 3), out + (first * width + t - first) * 4, width, count * 4)
 
 
 @kernel

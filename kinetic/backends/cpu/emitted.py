@@ -110,6 +110,18 @@ def atomic_add(typingctx: Any, address: Any, value: Any) -> Any:
 
 
 @intrinsic
+def atomic_swap(typingctx: Any, address: Any, expected: Any, value: Any) -> Any:
+    """1 if ``expected`` stood there and ``value`` does now, else 0."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        pointer = b.inttoptr(args[0], I64.as_pointer())
+        pair = b.cmpxchg(pointer, args[1], args[2], "seq_cst", "seq_cst")
+        return b.zext(b.extract_value(pair, 1), I64)
+
+    return types.int64(types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
 def atomic_read(typingctx: Any, address: Any) -> Any:
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
         return b.load_atomic(b.inttoptr(args[0], I64.as_pointer()), "seq_cst", 8)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,21 @@ ACTIVATION_CODES = {"silu": 0, "gelu": 1}
 Partition = tuple[object, ...] | None
 """How an instruction divides a buffer among threads. Equal partitions give every thread the same part,
 so one may follow the other without a barrier. None: any thread may touch any part."""
+
+
+class By(NamedTuple):
+    """A partition that is another one in a pass of one row."""
+
+    many: Partition
+    one: Partition
+
+
+OWN = ("own copy",)
+"""In a pass of one row each thread has its own copy."""
+
+Touch = tuple["Buffer", Partition | By]
+
+ALL_MODES = tuple(range(tape.MODES))
 
 
 @dataclass(eq=False)
@@ -68,11 +83,11 @@ class Planner:
     def __init__(self, kernels: Kernels, store: WeightStore, pages: PageLayout, capacity: int) -> None:
         self._kernels, self._store, self._pages, self._capacity = kernels, store, pages, capacity
         self._code: list[list[int]] = []
-        self._reads: dict[Buffer, set[Partition]] = {}
-        self._writes: dict[Buffer, set[Partition]] = {}
+        self._touched = [_Touched() for _ in ALL_MODES]
         self._buffers: dict[Node, Buffer] = {}
         self._records: dict[Node, Buffer] = {}
         self._columns: dict[Node, Buffer] = {}
+        self._own: set[Node] = set()  # those whose records or columns each thread makes for itself
         self._pending: dict[Node, int] = {}
         # By size and stride: partitions of rows and of records are different bytes of the same memory.
         self._free: dict[tuple[int, int], list[Buffer]] = {}
@@ -113,15 +128,16 @@ class Planner:
         op: int,
         node: Node,
         words: Sequence[int],
-        reads: Sequence[tuple[Buffer, Partition]],
-        writes: Sequence[tuple[Buffer, Partition]],
+        reads: Sequence[Touch],
+        writes: Sequence[Touch],
+        modes: Sequence[int] = ALL_MODES,
     ) -> None:
-        if _clash(self._writes, [*reads, *writes]) or _clash(self._reads, writes):
-            self._code.append([tape.BARRIER] + [0] * (tape.WORDS - 1))
-            self._reads, self._writes = {}, {}
-        for seen, touched in ((self._reads, reads), (self._writes, writes)):
-            for buffer, partition in touched:
-                seen.setdefault(buffer, set()).add(partition)
+        """Appends an instruction that does something in ``modes``, after a barrier for those that need one."""
+        waits = sum(
+            1 << mode for mode in modes if self._touched[mode].touch(_in_mode(reads, mode), _in_mode(writes, mode))
+        )
+        if waits:
+            self._code.append([tape.BARRIER, 0, waits] + [0] * (tape.WORDS - 3))
         if len(words) + 2 > tape.WORDS:
             raise KineticError(f"instruction {tape.NAMES[op]} has too many fields")
         self._code.append([op, node.rows, *words] + [0] * (tape.WORDS - 2 - len(words)))
@@ -190,7 +206,8 @@ class Planner:
         out = self._records[node] = self._record_buffer(node.width)
         words = [x.address, x.stride, weight, node.width, out.address, node.width // BLOCK, self._constant(eps)]
         rows = ("rows", node.rows)
-        self._emit(tape.NORM_QUANTISE, node, words, [(x, rows)], [(out, rows)])
+        self._emit(tape.NORM_QUANTISE, node, words, [(x, By(rows, None))], [(out, By(rows, OWN))])
+        self._own.add(node)
         if source is not node:
             self._done_with(source)
         return out
@@ -204,9 +221,13 @@ class Planner:
         kernels.append(self._kernels.tile(gate.fmt, TWO) if gate.fmt is up.fmt else 0)
         words = [*kernels, address(gate.data), gate.group_bytes, address(up.data), up.group_bytes]
         words += [node.width // BLOCK, gate.width // BLOCK]
-        words += [x.address, out.address, ACTIVATION_CODES[node["activation"]]]
-        self._emit(tape.GATED, node, words, [(x, None)], [(out, ("columns", node.width // BLOCK))])
+        words += [x.address, out.address, ACTIVATION_CODES[node["activation"]] + 2 * (source in self._own)]
+        self._emit(tape.GATED, node, words, [(x, self._read_whole(source))], [(out, None)])
         self._done_with(source, source)
+
+    def _read_whole(self, node: Node) -> Partition | By:
+        """How every thread reads all of the records or columns of ``node``."""
+        return By(None, OWN) if node in self._own else None
 
     def _columns_of(self, node: Node) -> Buffer:
         """Tiles of the rows of ``node`` as [column][row], made on first need."""
@@ -214,7 +235,9 @@ class Planner:
             x = self._buffers[node]
             out = self._columns[node] = self._buffer(4 * node.width * self._capacity, 0)
             words = [x.address, x.stride, node.width, out.address]
-            self._emit(tape.COLUMNS, node, words, [(x, ("rows", node.rows))], [(out, ("columns of rows", node.rows))])
+            rows = ("columns of rows", node.rows)
+            self._emit(tape.COLUMNS, node, words, [(x, By(("rows", node.rows), None))], [(out, By(rows, OWN))])
+            self._own.add(node)
         return self._columns[node]
 
     # ---- one method for each operation
@@ -255,10 +278,10 @@ class Planner:
         row_bytes = size * (RECORD if quantised else 4)
         words = [self._kernels.tile(packed.fmt, kind) for kind in (ONE, TWO, MANY)]
         words += [address(packed.data), packed.group_bytes, packed.groups, size, x.address, row_bytes]
-        words += [out.address, out.stride, bias, extra.address if extra else 0]
-        columns = ("columns", packed.groups)
-        reads: list[tuple[Buffer, Partition]] = [(x, None)] + ([(extra, columns)] if extra else [])
-        self._emit(tape.MATMUL, node, words, reads, [(out, columns)])
+        words += [out.address, out.stride, bias, extra.address if extra else 0, row_bytes * (source in self._own)]
+        reads: list[Touch] = [(x, self._read_whole(source))]
+        reads += [(extra, None)] if extra else []
+        self._emit(tape.MATMUL, node, words, reads, [(out, None)])
         self._done_with(source)
         self._buffers[owner or node] = out
 
@@ -317,7 +340,8 @@ class Planner:
         words = [q.address, q.stride, spec.heads, spec.kv_heads, spec.head_dim, padded, keys, values]
         words += [self._constant(spec.scale), spec.window, out.address, out.stride, slot]
         self._emit(tape.ATTEND, node, words, [(q, None), (self._cache, None)], [(out, None), (self._parts, None)])
-        self._emit(tape.ATTEND_MERGE, node, words, [(self._parts, None), (self._cache, None)], [(out, None)])
+        split = [mode for mode in ALL_MODES if mode & tape.SPLIT]
+        self._emit(tape.ATTEND_MERGE, node, words, [(self._parts, None), (self._cache, None)], [(out, None)], split)
         self._finish(node, out)
 
     def _outputs(self, node: Node) -> None:
@@ -331,7 +355,33 @@ class Planner:
         self._buffers[node] = out
 
 
-def _clash(seen: dict[Buffer, set[Partition]], touched: Sequence[tuple[Buffer, Partition]]) -> bool:
+class _Touched:
+    """What was read and written since the last barrier, and by whom."""
+
+    def __init__(self) -> None:
+        self._reads: dict[Buffer, set[Partition]] = {}
+        self._writes: dict[Buffer, set[Partition]] = {}
+
+    def touch(self, reads: Places, writes: Places) -> bool:
+        """Whether these need a barrier before them."""
+        waits = _clash(self._writes, [*reads, *writes]) or _clash(self._reads, writes)
+        if waits:
+            self._reads, self._writes = {}, {}
+        for seen, touched in ((self._reads, reads), (self._writes, writes)):
+            for buffer, partition in touched:
+                seen.setdefault(buffer, set()).add(partition)
+        return waits
+
+
+Places = list[tuple[Buffer, Partition]]
+
+
+def _in_mode(touches: Sequence[Touch], mode: int) -> Places:
+    one = bool(mode & tape.ONE_ROW)
+    return [(buffer, part[one] if isinstance(part, By) else part) for buffer, part in touches]
+
+
+def _clash(seen: dict[Buffer, set[Partition]], touched: Places) -> bool:
     return any(
         partition is None or other is None or partition != other
         for buffer, partition in touched

@@ -151,6 +151,7 @@ class CpuProgram:
         units = [blocks[spec.heads // spec.kv_heads] * attention_units(spec) for spec in self._attention]
         split = self._threads > 1 and chunks > 1 and 0 < min(units, default=0) < 2 * self._threads
         self._program[tape.CHUNKS] = chunks if split else 0
+        self._program[tape.MODE] = tape.ONE_ROW * (len(batch.tokens) == 1) + tape.SPLIT * split
         if split:
             sizes = (count * part_bytes(spec) for count, spec in zip(units, self._attention, strict=True))
             needed = chunks * max(sizes)

@@ -7,13 +7,17 @@ compiled side) and ``plan`` (the Python side) share these names.
 
 # Slots of the program table.
 CODE, LENGTH, ROWS, OUTPUT_ROWS, SYNC, SCRATCH, SCRATCH_BYTES = range(7)
-POSITIONS, PAGES, CHUNKS, PARTS = range(7, 11)
+POSITIONS, PAGES, CHUNKS, PARTS, WORK, PASS, MODE = range(7, 14)
 FIRST_FREE = 16
 """From here on: one slot for each rotation table and each list of attention blocks."""
 
 # POSITIONS: int64 [rows]. PAGES: int64 [rows], address of the page table of the row's sequence.
 # CHUNKS: chunks of 256 keys that the longest row sees, if each is to be computed by itself, else 0. PARTS: memory for
 # them, [units of attention][CHUNKS].
+# MODE: ONE_ROW if the pass has one row, plus SPLIT if CHUNKS is set. A barrier names the modes that need it.
+ONE_ROW, SPLIT, MODES = 1, 2, 4
+# WORK: what is left of each instruction, a line of memory for each thread (core_work). PASS: a number that
+# no earlier pass had.
 # Attention blocks: int64 [n, 2], first row and number of rows that follow one another in one sequence.
 
 # Offsets in SYNC (bytes): a cache line each. From SLEEPING on, one line for each thread.

@@ -16,6 +16,9 @@ from kinetic.errors import KineticError, OutOfMemory
 IDLE_SPINS = 20_000
 """About 0.3 ms: longer than sampling a token takes, so workers are awake when the next pass starts."""
 
+PASSES = 1 << 23
+"""Numbers of passes begin anew here: WORK has 24 bits for them, with the sign."""
+
 
 class Workers:
     """Runs a program table on ``threads`` threads, the caller's among them."""
@@ -26,6 +29,8 @@ class Workers:
         self._sync = self._memory.view(np.int64)
         program[tape.SYNC] = address(self._memory)
         self._sync[tape.YIELD // 8] = yield_address()
+        self._work = allocate(64 * threads * int(program[tape.LENGTH])).view(np.int64)
+        program[tape.WORK] = address(self._work)
         self._events = [threading.Event() for _ in range(threads)]
         self._handles: list[threading.Thread] = []
 
@@ -34,6 +39,7 @@ class Workers:
         if self._sync[tape.STOP // 8]:
             raise KineticError("this program is closed", name="CLOSED")
         table = address(self._program)
+        self._new_pass()
         if self._threads > 1:
             if not self._handles:
                 self._spawn()
@@ -49,6 +55,13 @@ class Workers:
                     self._kernels.run_tape(table, 0, self._threads)
                 raise
         self._kernels.run_tape(table, 0, self._threads)
+
+    def _new_pass(self) -> None:
+        """Makes what is written in WORK old."""
+        self._program[tape.PASS] += 1
+        if self._program[tape.PASS] == PASSES:
+            self._work[:] = 0
+            self._program[tape.PASS] = 1
 
     def close(self) -> None:
         self._sync[tape.STOP // 8] = 1
