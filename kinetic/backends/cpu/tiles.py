@@ -189,7 +189,7 @@ def _chunk_in_registers(
             store(b, b.fadd(load(b, out, at, floats, 16), value), out, at, 16)
 
 
-AHEAD = 1024
+AHEAD = 768
 """Bytes ahead of the weights in use that are asked for, into the second level of caches."""
 
 
