@@ -257,7 +257,9 @@ def read_bandwidth(threads: int, size: int = PIECE, rounds: int = 5) -> float | 
 
     try:
         search = ctypes.CDLL(None).memchr
-        memory = mmap.mmap(-1, size)
+        # What could be shared with others gets small pages by default, and is read more slowly.
+        private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
+        memory = mmap.mmap(-1, size, **private)
     except (OSError, AttributeError, TypeError, ValueError):
         return None
     if hasattr(mmap, "MADV_HUGEPAGE"):

@@ -28,6 +28,7 @@ from kinetic.backends.cpu.ir import (
     load,
     load_splat,
     loop,
+    minimum,
     reduce_tree,
     splat,
     store,
@@ -105,24 +106,40 @@ def softmax_row(module: ir.Module) -> None:
     Lanes outside the range become 0 by selection: whatever stands there, even a NaN, has no effect.
     """
     b, (line, low, high, out) = function(module, "softmax_row", "aaaa")
-    first, last = b.ashr(low, i64(4)), b.ashr(b.add(high, i64(15)), i64(4))
-    n = b.sub(last, first)
-    start = at(b, line, first, 64)
-    body = Loop(b, n, [like(LINE, float("-inf"))])
-    keep = _visible(b, b.add(first, body.i), low, high)
-    v = b.select(keep, load(b, at(b, start, body.i, 64), 0, LINE), like(LINE, float("-inf")))
-    (best,) = body.end([larger_float(b, body.values[0], v)])
+    segments = _segments(b, low, high)
+    best: Value = like(LINE, float("-inf"))
+    for first, count, whole in segments:
+        body = Loop(b, count, [best])
+        tile = b.add(first, body.i)
+        v = load(b, at(b, line, tile, 64), 0, LINE)
+        if not whole:
+            v = b.select(_visible(b, tile, low, high), v, like(LINE, float("-inf")))
+        (best,) = body.end([larger_float(b, body.values[0], v)])
     maximum = reduce_tree(b, best, larger_float)
-    body = Loop(b, n, [like(LINE, 0)])
-    here = at(b, start, body.i, 64)
-    keep = _visible(b, b.add(first, body.i), low, high)
-    weights = exp_or_zero(b, b.fsub(load(b, here, 0, LINE), splat(b, maximum, 16)))
-    weights = b.select(keep, weights, like(LINE, 0))
-    store(b, weights, here)
-    (sums,) = body.end([b.fadd(body.values[0], weights)])
+    sums: Value = like(LINE, 0)
+    for first, count, whole in segments:
+        body = Loop(b, count, [sums])
+        tile = b.add(first, body.i)
+        here = at(b, line, tile, 64)
+        weights = exp_or_zero(b, b.fsub(load(b, here, 0, LINE), splat(b, maximum, 16)))
+        if not whole:
+            weights = b.select(_visible(b, tile, low, high), weights, like(LINE, 0))
+        store(b, weights, here)
+        (sums,) = body.end([b.fadd(body.values[0], weights)])
     store(b, maximum, out, 0)
     store(b, reduce_tree(b, sums, add_floats), out, 4)
     b.ret_void()
+
+
+def _segments(b: Builder, low: Value, high: Value) -> list[tuple[Value, Value, bool]]:
+    """(first tile, tiles, whether all keys of each are seen): of a range of keys the start, the middle and the end."""
+    first = b.ashr(low, i64(4))
+    n = b.sub(b.ashr(b.add(high, i64(15)), i64(4)), first)
+    lead = minimum(b, n, b.zext(b.icmp_signed("!=", b.and_(low, i64(15)), i64(0)), I64))
+    start = b.add(first, lead)
+    whole = b.sub(b.ashr(high, i64(4)), start)
+    whole = b.select(b.icmp_signed("<", whole, i64(0)), i64(0), whole)
+    return [(first, lead, False), (start, whole, True), (b.add(start, whole), b.sub(b.sub(n, lead), whole), False)]
 
 
 def _visible(b: Builder, tile: Value, low: Value, high: Value) -> Value:
