@@ -5,8 +5,8 @@ at a time. A thread that has none left takes from the back of another's range:
 so a slow or interrupted thread does not make the others wait. Which thread
 computes a unit can't matter, since all of a unit is computed by one thread.
 
-What is left of a range is one word: a pass in 24 bits, the back and the front
-in 20 bits each. A word of an earlier pass means a range that nobody began.
+What is left of a range is one word: a pass in 20 bits, the back and the front
+in 22 bits each (``tape.MOST_UNITS``). A word of an earlier pass means a range that nobody began.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kinetic.backends.cpu import tape
 from kinetic.backends.cpu.compiled import inline, share, value_kernel
 from kinetic.backends.cpu.emitted import atomic_read, atomic_swap, field
 
-BITS = 20
+BITS = tape.UNIT_BITS
 MASK = (1 << BITS) - 1
 
 

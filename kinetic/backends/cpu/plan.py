@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kinetic.backends.base import BLOCK, Attention, Rope
 from kinetic.backends.cpu import tape
+from kinetic.backends.cpu.barriers import ALL_MODES, OWN, Buffer, By, Partition, Touch, Touched
 from kinetic.backends.cpu.functions import RECORD
 from kinetic.backends.cpu.graph import Node
 from kinetic.backends.cpu.layout import GROUP
@@ -27,37 +28,6 @@ from kinetic.errors import KineticError
 from kinetic.formats import by_type
 
 ACTIVATION_CODES = {"silu": 0, "gelu": 1}
-
-Partition = tuple[object, ...] | None
-"""How an instruction divides a buffer among threads. Equal partitions give every thread the same part,
-so one may follow the other without a barrier. None: any thread may touch any part."""
-
-
-class By(NamedTuple):
-    """A partition that is another one in a pass of one row."""
-
-    many: Partition
-    one: Partition
-
-
-OWN = ("own copy",)
-"""In a pass of one row each thread has its own copy."""
-
-Touch = tuple["Buffer", Partition | By]
-
-ALL_MODES = tuple(range(tape.MODES))
-
-
-@dataclass(eq=False)
-class Buffer:
-    """Memory of one activation for ``capacity`` rows. ``stride`` is the bytes of a row, 0 for records."""
-
-    data: NDArray[np.uint8]
-    stride: int = 0
-
-    @property
-    def address(self) -> int:
-        return address(self.data)
 
 
 @dataclass
@@ -83,7 +53,7 @@ class Planner:
     def __init__(self, kernels: Kernels, store: WeightStore, pages: PageLayout, capacity: int) -> None:
         self._kernels, self._store, self._pages, self._capacity = kernels, store, pages, capacity
         self._code: list[list[int]] = []
-        self._touched = [_Touched() for _ in ALL_MODES]
+        self._touched = Touched()
         self._buffers: dict[Node, Buffer] = {}
         self._records: dict[Node, Buffer] = {}
         self._columns: dict[Node, Buffer] = {}
@@ -133,11 +103,9 @@ class Planner:
         modes: Sequence[int] = ALL_MODES,
     ) -> None:
         """Appends an instruction that does something in ``modes``, after a barrier for those that need one."""
-        waits = sum(
-            1 << mode for mode in modes if self._touched[mode].touch(_in_mode(reads, mode), _in_mode(writes, mode))
-        )
-        if waits:
-            self._code.append([tape.BARRIER, 0, waits] + [0] * (tape.WORDS - 3))
+        waiting = self._touched.waiting(modes, reads, writes)
+        if waiting:
+            self._code.append([tape.BARRIER, 0, waiting] + [0] * (tape.WORDS - 3))
         if len(words) + 2 > tape.WORDS:
             raise KineticError(f"instruction {tape.NAMES[op]} has too many fields")
         self._code.append([op, node.rows, *words] + [0] * (tape.WORDS - 2 - len(words)))
@@ -272,6 +240,8 @@ class Planner:
         packed = self._store.packed(node["weight"])
         quantised = packed.fmt.QUANTISED
         x = self._records_of(source) if quantised else self._columns_of(source)
+        if packed.groups > tape.MOST_UNITS:
+            raise KineticError(f"tensor '{node['weight'].name}' has too many rows for the CPU backend")
         out, extra = self._target(node, residual)
         bias = self._store.vector(node["bias"]) if node["bias"] is not None else 0
         size = packed.width // BLOCK if quantised else packed.width
@@ -353,40 +323,6 @@ class Planner:
     def _finish(self, node: Node, out: Buffer) -> None:
         self._done_with(*node.inputs)
         self._buffers[node] = out
-
-
-class _Touched:
-    """What was read and written since the last barrier, and by whom."""
-
-    def __init__(self) -> None:
-        self._reads: dict[Buffer, set[Partition]] = {}
-        self._writes: dict[Buffer, set[Partition]] = {}
-
-    def touch(self, reads: Places, writes: Places) -> bool:
-        """Whether these need a barrier before them."""
-        waits = _clash(self._writes, [*reads, *writes]) or _clash(self._reads, writes)
-        if waits:
-            self._reads, self._writes = {}, {}
-        for seen, touched in ((self._reads, reads), (self._writes, writes)):
-            for buffer, partition in touched:
-                seen.setdefault(buffer, set()).add(partition)
-        return waits
-
-
-Places = list[tuple[Buffer, Partition]]
-
-
-def _in_mode(touches: Sequence[Touch], mode: int) -> Places:
-    one = bool(mode & tape.ONE_ROW)
-    return [(buffer, part[one] if isinstance(part, By) else part) for buffer, part in touches]
-
-
-def _clash(seen: dict[Buffer, set[Partition]], touched: Places) -> bool:
-    return any(
-        partition is None or other is None or partition != other
-        for buffer, partition in touched
-        for other in seen.get(buffer, ())
-    )
 
 
 # ---- which nodes are done as part of another

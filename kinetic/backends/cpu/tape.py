@@ -11,11 +11,17 @@ POSITIONS, PAGES, CHUNKS, PARTS, WORK, PASS, MODE = range(7, 14)
 FIRST_FREE = 16
 """From here on: one slot for each rotation table and each list of attention blocks."""
 
+UNIT_BITS = 22
+MOST_UNITS = (1 << UNIT_BITS) - 1
+"""Units of one instruction, of 16 output rows each: WORK has no room for more."""
+
+ONE_ROW, SPLIT, MODES = 1, 2, 4
+"""Kinds of passes: MODE is ONE_ROW if there is one row, plus SPLIT if CHUNKS is set. A barrier names the modes
+that need it."""
+
 # POSITIONS: int64 [rows]. PAGES: int64 [rows], address of the page table of the row's sequence.
 # CHUNKS: chunks of 256 keys that the longest row sees, if each is to be computed by itself, else 0. PARTS: memory for
 # them, [units of attention][CHUNKS].
-# MODE: ONE_ROW if the pass has one row, plus SPLIT if CHUNKS is set. A barrier names the modes that need it.
-ONE_ROW, SPLIT, MODES = 1, 2, 4
 # WORK: what is left of each instruction, a line of memory for each thread (core_work). PASS: a number that
 # no earlier pass had.
 # Attention blocks: int64 [n, 2], first row and number of rows that follow one another in one sequence.

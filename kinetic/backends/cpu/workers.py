@@ -16,8 +16,8 @@ from kinetic.errors import KineticError, OutOfMemory
 IDLE_SPINS = 20_000
 """About 0.3 ms: longer than sampling a token takes, so workers are awake when the next pass starts."""
 
-PASSES = 1 << 23
-"""Numbers of passes begin anew here: WORK has 24 bits for them, with the sign."""
+PASSES = 1 << (63 - 2 * tape.UNIT_BITS)
+"""Numbers of passes begin anew here: what is left of a word of WORK."""
 
 
 class Workers:
