@@ -68,6 +68,7 @@ class OneOp:
 
     def use_threads(self, threads: int) -> None:
         if threads != self._threads:
+            self.choose_all()  # workers make room for the tape as it is
             self._program._workers.close()
             self._program._workers = Workers(self.kernels, self._program._program, threads)
             self._threads = threads

@@ -46,12 +46,14 @@ def cache_of(loaded: LoadedFile, find: Callable[[], ModelIdentity]) -> PackCache
     except OSError:
         return None
     known = loaded.known_digests()
-    return PackCache(
-        str(folder),
-        limit,
-        _name(digests.blake3 for digests in known) if known else "",
-        lambda: _name(file.blake3 for file in find().files),
-    )
+
+    def found() -> str:
+        identity = find()
+        for shard in loaded.gguf.shards:
+            store.require_untouched(shard.path, shard.source.status)
+        return _name(file.blake3 for file in identity.files)
+
+    return PackCache(str(folder), limit, _name(digests.blake3 for digests in known) if known else "", found)
 
 
 def of_files(paths: Sequence[Path]) -> list[Path]:

@@ -153,6 +153,27 @@ def test_a_file_changed_during_the_answer_leaves_no_pack(packs, models):
     assert packs.files == []
 
 
+@pytest.mark.parametrize("is_dated_back", [False, True])
+def test_a_file_rewritten_while_it_is_packed_leaves_no_pack(packs, models, is_dated_back):
+    """Its digest is known, and is not that of what is packed: such a pack would be found when the file is back."""
+    with Model(models[0]) as model:
+        known = model.identity
+        model._engine.logits(TOKENS)
+    (kept,) = packs.files
+    kept.unlink()
+    first, second = models[0].read_bytes(), models[1].read_bytes()
+    assert len(first) == len(second)
+    times = models[0].stat()
+    loaded = open_model_file(models[0])
+    models[0].write_bytes(second)  # the same inode
+    if is_dated_back:
+        os.utime(models[0], ns=(times.st_atime_ns, times.st_mtime_ns))
+    with Model(loaded) as model:
+        model._engine.logits(TOKENS)
+    assert packs.files == []
+    assert known.files[0].blake3
+
+
 def test_what_was_begun_is_written_before_the_end(packs, models, monkeypatch):
     """And if the program is told to end, it isn't, and nothing of it stays."""
     entered = 0

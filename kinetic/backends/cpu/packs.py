@@ -172,7 +172,10 @@ class Pack:
         with contextlib.suppress(OSError, KineticError):
             if not _is_ours(self._folder.lstat(), stat.S_ISDIR):
                 return
-            key, path = self._key_and_path(self._cache.known or self._cache.find())
+            model = self._cache.find()  # asked again: the files may have changed while they were packed
+            if self._cache.known and model != self._cache.known:
+                return
+            key, path = self._key_and_path(model)
             if not self._cache.known and path.exists():  # of the same model elsewhere; what is wrong with it will show
                 return
             handle, temporary = tempfile.mkstemp(prefix=UNFINISHED, dir=self._folder)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from kinetic.backends.base import BLOCK, Attention, Rope
 from kinetic.backends.cpu import tape
 from kinetic.backends.cpu.barriers import ALL_MODES, OWN, Buffer, By, Partition, Touch, Touched
+from kinetic.backends.cpu.core_limits import attention_units
 from kinetic.backends.cpu.functions import RECORD
 from kinetic.backends.cpu.graph import Node
 from kinetic.backends.cpu.layout import GROUP
@@ -240,8 +241,7 @@ class Planner:
         packed = self._store.packed(node["weight"])
         quantised = packed.fmt.QUANTISED
         x = self._records_of(source) if quantised else self._columns_of(source)
-        if packed.groups > tape.MOST_UNITS:
-            raise KineticError(f"tensor '{node['weight'].name}' has too many rows for the CPU backend")
+        _expect_room(packed.groups, f"tensor '{node['weight'].name}'")
         out, extra = self._target(node, residual)
         bias = self._store.vector(node["bias"]) if node["bias"] is not None else 0
         size = packed.width // BLOCK if quantised else packed.width
@@ -300,6 +300,7 @@ class Planner:
 
     def _attend(self, node: Node) -> None:
         spec: Attention = node["spec"]
+        _expect_room(self._capacity * attention_units(spec), f"attention with {spec.heads} heads")
         q, k, v = (self._buffers[side] for side in node.inputs)
         padded, keys, values = self._pages.padded(spec), self._pages.keys[spec.layer], self._pages.values[spec.layer]
         part = ("heads", spec.kv_heads, node.rows)
@@ -323,6 +324,11 @@ class Planner:
     def _finish(self, node: Node, out: Buffer) -> None:
         self._done_with(*node.inputs)
         self._buffers[node] = out
+
+
+def _expect_room(units: int, what: str) -> None:
+    if units > tape.MOST_UNITS:
+        raise KineticError(f"{what} has more to divide among threads than the CPU backend can count", name="TOO_LARGE")
 
 
 # ---- which nodes are done as part of another

@@ -59,7 +59,7 @@ class Workers:
     def _new_pass(self) -> None:
         """Makes what is written in WORK old."""
         self._program[tape.PASS] += 1
-        if self._program[tape.PASS] == PASSES:
+        if self._program[tape.PASS] >= PASSES:
             self._work[:] = 0
             self._program[tape.PASS] = 1
 
