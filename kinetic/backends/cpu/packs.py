@@ -14,6 +14,7 @@ be written, so nothing here complains.
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import os
 import stat
 import sys
@@ -39,7 +40,7 @@ PIECE = 1 << 20
 
 DIGEST, PAGE = 32, 4096
 SUFFIX, UNFINISHED = ".pack", "tmp-"
-PACKING_SOURCES = ("layout.py", "packing.py")
+PACKING_SOURCES = ("layout.py", "packing.py", "compiled.py", "emitted.py")
 STALE_NS = 3_600_000_000_000
 """An unfinished file this much older than a finished one was left by a process that died."""
 
@@ -51,7 +52,8 @@ def packing_digest() -> str:
     """BLAKE3 of what decides how packed bytes look. No other kernel matters, nor does the instruction set."""
     here = Path(__file__).parent
     sources = [here / name for name in PACKING_SOURCES] + sorted(Path(formats.__file__).parent.glob("*.py"))
-    return digest_of(sources, (VERSION, str(CHUNK), str(BLOCK), sys.byteorder))
+    compilers = [importlib.metadata.version(name) for name in ("numba", "llvmlite")]
+    return digest_of(sources, (VERSION, str(CHUNK), str(BLOCK), sys.byteorder, *compilers))
 
 
 def describe(table: Weight, places: Sequence[tuple[Weight, int]], size: int) -> str:
