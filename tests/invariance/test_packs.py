@@ -167,7 +167,7 @@ def test_a_file_that_was_just_written_has_none(packs, model, monkeypatch):
     assert packs.files == []
 
 
-@pytest.mark.parametrize("source", ["layout.py", "packing.py", "q4_k.py", "version"])
+@pytest.mark.parametrize("source", ["layout.py", "packing.py", "emitted.py", "q4_k.py", "version"])
 def test_another_packing_has_another_pack(packs, model, expected, monkeypatch, source):
     read = type(model).read_bytes
     if source == "version":
@@ -183,7 +183,7 @@ def test_another_packing_has_another_pack(packs, model, expected, monkeypatch, s
 
 def test_other_kernels_keep_the_pack(monkeypatch, tmp_path):
     before, read = pack_files.packing_digest.__wrapped__(), type(tmp_path).read_bytes
-    for name in ("attention.py", "tiles.py", "plan.py", "emitted.py", "packs.py"):
+    for name in ("attention.py", "tiles.py", "plan.py", "core_ops.py", "packs.py"):
         monkeypatch.setattr(
             type(tmp_path), "read_bytes", lambda path, name=name: read(path) + b" " * (path.name == name)
         )
