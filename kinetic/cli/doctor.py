@@ -24,6 +24,10 @@ Compiles the kernels that are not there yet, and compares them with the referenc
 exit codes: 0 healthy; 10 values differ from the reference; 1 no kernels for this processor, or
 they can't be compiled; 5 no memory for any model; 3 a state folder can't be written. Of several
 the gravest: 10, 1, 5, 3
+
+--attack-self examines no machine but this program: hostile models, templates, bundles, receipts,
+keys and trust files are made in a temporary folder, and each must be refused with its own exit
+code, within limits of time and memory. Exit code 1 if one is not.
 """
 
 LISTED = 5
@@ -32,13 +36,19 @@ LISTED = 5
 
 def add(commands: Subcommands) -> None:
     parser = commands.add_parser("doctor", help=HELP, description=HELP.capitalize() + ".", epilog=EPILOG)
-    parser.add_argument("--quick", action="store_true", help="measure and compile nothing")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--quick", action="store_true", help="measure and compile nothing")
+    kind.add_argument("--attack-self", action="store_true", help="try hostile files on this program instead")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
     parser.set_defaults(main=main)
 
 
 def main(options: Namespace) -> int:
+    if options.attack_self:
+        from kinetic.cli.attack_self import attack_self
+
+        return attack_self(options)
     from kinetic.api.doctor import diagnose
     from kinetic.cli.models import list_models
 

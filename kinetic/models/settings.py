@@ -95,8 +95,9 @@ def _in_range(key: str, value: int, maximum: int) -> int:
 def uniform(gguf: Gguf, key: str, layers: int, default: int) -> int:
     """A number that may be given once or per layer. This build needs it equal in every layer."""
     value = gguf.metadata.get(key, default)
-    values = list(value) if not isinstance(value, int) else [value]
-    if isinstance(value, (str, float)) or not values or (len(values) > 1 and len(values) < layers):
+    values = [value] if isinstance(value, (int, float, str)) else list(value)
+    whole = all(type(item) is int for item in values)  # int() would take "1" and 1.5 as well
+    if not whole or not values or (len(values) > 1 and len(values) < layers):
         raise refuse("BAD_SETTING", f"'{key}' must be a whole number, or one for each of the {layers} layers")
     if len(set(values)) != 1:
         raise refuse("UNSUPPORTED_LAYERS", f"'{key}' differs between layers, which this architecture does not use")

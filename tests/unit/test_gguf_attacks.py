@@ -15,144 +15,14 @@ import numpy as np
 import pytest
 
 import kinetic.gguf
+from conformance.attacks.gguf import ARRAY, CASES, STRING, big_endian, header, split_keys, tiny, two
 from kinetic.errors import KineticError, MalformedGguf
 from kinetic.gguf import Array, Gguf
 from kinetic.gguf_parse import parse
 from kinetic.gguf_types import REMOVED_TYPES, TYPES
-from tests.support.gguf_writer import CODES, GgufWriter, array, string, write_split
+from tests.support.gguf_writer import GgufWriter, string, write_split
 
-F32, Q4_0 = 0, 2
-ARRAY, STRING = CODES["ARRAY"][0], CODES["STRING"][0]
 WORD = np.arange(4, dtype=np.float32)
-
-
-def tiny() -> GgufWriter:
-    """A valid file with every kind of value, a padded tensor and a full one."""
-    writer = GgufWriter()
-    writer.keys({"general.architecture": "tiny", "a.count": 7, "a.below": -7, "a.rate": 0.5, "a.flag": True})
-    writer.key("a.long", 2**40, "UINT64")
-    writer.key("tokenizer.ggml.tokens", ["a", "é", ""]).key("a.scores", [1.0, -2.0]).key("a.flags", [True, False])
-    writer.tensor("one.weight", np.arange(3, dtype=np.float32))
-    return writer.tensor("two.weight", np.ones((2, 4), np.float32))
-
-
-def keyed(name: str | bytes, code: int, payload: bytes) -> bytes:
-    return GgufWriter().raw_key(name, code, payload).to_bytes()
-
-
-def shaped(shape: tuple[int, ...], ggml_type: int = F32, **extra: int) -> bytes:
-    return GgufWriter().raw_tensor("t", shape, ggml_type, b"\1" * 64, **extra).to_bytes()
-
-
-def header(version: bytes = b"\3\0\0\0", tensors: int = 0, keys: int = 0, rest: int = 1024) -> bytes:
-    return b"GGUF" + version + struct.pack("<QQ", tensors, keys) + b"\0" * rest
-
-
-def two(first: tuple[str, int], second: tuple[str, int], between: bytes = b"", tail: bytes = b"") -> bytes:
-    """Two 16-byte tensors with the given names and offsets; the first is followed by 16 bytes of padding."""
-    writer = GgufWriter()
-    writer.raw_tensor(first[0], (4,), F32, b"\1" * 16 + (between or b"\0" * 16), first[1])
-    writer.raw_tensor(second[0], (4,), F32, b"\1" * 16, second[1])
-    return writer.to_bytes(final_padding=False) + tail
-
-
-def many(count: int, elements: int) -> bytes:
-    writer = GgufWriter()
-    for index in range(count):
-        writer.raw_tensor(f"t{index}", (elements,), F32, b"", index * elements * 4)
-    return writer.to_bytes()
-
-
-def big_endian() -> bytes:
-    """What a big-endian writer makes: every number of the header swapped."""
-    return b"GGUF" + struct.pack(">IQQ", 3, 1, 1) + struct.pack(">Q", 1) + b"a" + struct.pack(">II", 4, 7) + b"\0" * 64
-
-
-CASES: list[tuple[str, bytes, str]] = [
-    ("1 empty", b"", "EMPTY_FILE"),
-    *[(f"1 {size} bytes", tiny().to_bytes()[:size], "TRUNCATED") for size in (1, 3, 4, 8, 23)],
-    ("2 wrong magic", b"GGML" + tiny().to_bytes()[4:], "BAD_MAGIC"),
-    ("2 swapped magic", b"FUGG" + tiny().to_bytes()[4:], "BAD_MAGIC"),
-    ("2 byte order mark", b"\xef\xbb\xbf" + tiny().to_bytes(), "BAD_MAGIC"),
-    ("2 web page", b"<!DOCTYPE html>", "BAD_MAGIC"),
-    ("2 short", b"G\n", "BAD_MAGIC"),
-    ("3 version 0", header(b"\0\0\0\0"), "BAD_VERSION"),
-    ("3 version 1", header(b"\1\0\0\0"), "BAD_VERSION"),
-    ("3 version 4", header(b"\4\0\0\0"), "BAD_VERSION"),
-    ("3 big-endian", header(b"\0\0\0\3"), "BIG_ENDIAN"),
-    ("3 big-endian file", big_endian(), "BIG_ENDIAN"),
-    ("4 2^63", header(tensors=2**63), "BAD_TENSOR_COUNT"),
-    ("4 2^64-1", header(tensors=2**64 - 1), "BAD_TENSOR_COUNT"),
-    ("4 product wraps", header(tensors=2**64 // 33 + 1), "BAD_TENSOR_COUNT"),
-    ("5 2^63", header(keys=2**63), "BAD_KEY_COUNT"),
-    ("5 2^64-1", header(keys=2**64 - 1), "BAD_KEY_COUNT"),
-    ("5 product wraps", header(keys=2**64 // 14 + 1), "BAD_KEY_COUNT"),
-    ("6 one tensor too many", header(tensors=1024 // 33 + 1), "BAD_TENSOR_COUNT"),
-    ("6 one key too many", header(keys=1024 // 14 + 1), "BAD_KEY_COUNT"),
-    ("7 length + 1 wraps", keyed("a", STRING, string(b"x", 2**64 - 1)), "BAD_STRING"),
-    ("7 one past the end", GgufWriter().raw_key("a", STRING, string(b"x" * 7, 8)).header(), "BAD_STRING"),
-    ("7 key name", header(keys=1)[:24] + string(b"key", 2**64 - 8) + b"\0" * 64, "BAD_STRING"),
-    ("7 in an array", keyed("a", ARRAY, struct.pack("<IQ", STRING, 2) + string(b"x" * 9, 2**64 - 8)), "BAD_STRING"),
-    ("7 last of an array", GgufWriter().raw_key("a", ARRAY, array("STRING", ["b"])[:-1]).header(), "BAD_STRING"),
-    ("9 two templates", GgufWriter().key("t", "a").key("t", "b").to_bytes(), "DUPLICATE_KEY"),
-    ("9 two alignments", GgufWriter(3, 32).key("general.alignment", 64).to_bytes(), "DUPLICATE_KEY"),
-    *[(f"10 value type {code}", keyed("a", code, b"\0" * 32), "BAD_VALUE_TYPE") for code in (13, 255, 2**32 - 1)],
-    ("10 element type", keyed("a", ARRAY, struct.pack("<IQ", 13, 0)), "BAD_VALUE_TYPE"),
-    ("11 array of arrays", keyed("a", ARRAY, struct.pack("<IQ", ARRAY, 0)), "NESTED_ARRAY"),
-    ("11 10,000 deep", keyed("a", ARRAY, struct.pack("<IQ", ARRAY, 1) * 10_000), "NESTED_ARRAY"),
-    ("12 bytes wrap", keyed("a", ARRAY, struct.pack("<IQ", CODES["UINT64"][0], 2**61 + 1)), "BAD_ARRAY"),
-    ("12 2^30 items", keyed("a", ARRAY, struct.pack("<IQ", CODES["UINT8"][0], 2**30) + b"\0" * 1024), "BAD_ARRAY"),
-    ("12 2^30 strings", keyed("a", ARRAY, struct.pack("<IQ", STRING, 2**30) + b"\0" * 1024), "BAD_ARRAY"),
-    *[(f"13 bool {byte}", keyed("a", CODES["BOOL"][0], bytes([byte])), "BAD_BOOL") for byte in (2, 255)],
-    ("13 in an array", keyed("a", ARRAY, struct.pack("<IQ", CODES["BOOL"][0], 3) + b"\0\1\2"), "BAD_BOOL"),
-    ("14 key not UTF-8", GgufWriter().key(b"a\xff", 1).to_bytes(), "BAD_UTF8"),
-    ("14 key with NUL", GgufWriter().key(b"a\0b", 1).to_bytes(), "BAD_KEY"),
-    ("14 empty key", GgufWriter().key("", 1).to_bytes(), "BAD_KEY"),
-    ("14 long key", GgufWriter().key("k" * 65536, 1).to_bytes(), "BAD_KEY"),
-    ("14 value not UTF-8", keyed("general.architecture", STRING, string(b"ll\xe9ma")), "BAD_UTF8"),
-    ("14 lone surrogate", keyed("general.architecture", STRING, string(b"\xed\xa0\x80")), "BAD_UTF8"),
-    ("14 value with NUL", keyed("general.architecture", STRING, string(b"llama\0")), "BAD_STRING"),
-    *[
-        (f"15 alignment {value}", GgufWriter().key("general.alignment", value, "UINT32").to_bytes(), "BAD_ALIGNMENT")
-        for value in (0, 1, 3, 24, 2**31)
-    ],
-    ("15 as int32", GgufWriter().key("general.alignment", 32, "INT32").to_bytes(), "BAD_ALIGNMENT"),
-    ("15 as string", GgufWriter().key("general.alignment", "32").to_bytes(), "BAD_ALIGNMENT"),
-    ("15 as array", GgufWriter().key("general.alignment", [32], "UINT32").to_bytes(), "BAD_ALIGNMENT"),
-    ("17 64 bytes", GgufWriter().tensor("t" * 64, WORD).to_bytes(), "BAD_TENSOR_NAME"),
-    ("17 empty", GgufWriter().tensor("", WORD).to_bytes(), "BAD_TENSOR_NAME"),
-    ("17 NUL", two(("t\0a", 0), ("t\0b", 32)), "BAD_TENSOR_NAME"),
-    ("17 not UTF-8", GgufWriter().tensor(b"t\xff", WORD).to_bytes(), "BAD_UTF8"),
-    ("18 same name", two(("t", 0), ("t", 32)), "DUPLICATE_TENSOR"),
-    *[(f"19 {count} dimensions", shaped((4,), dimensions=count), "BAD_DIMENSIONS") for count in (0, 5, 2**32 - 1)],
-    *[
-        (f"20 zero at {place}", shaped(tuple(0 if i == place else 2 for i in range(4))), "ZERO_DIMENSION")
-        for place in range(4)
-    ],
-    ("20 only one", shaped((0,)), "ZERO_DIMENSION"),
-    ("21 product wraps", shaped((2, 2**63 - 1)), "SIZE_OVERFLOW"),
-    ("21 wraps to zero", shaped((2**32, 2**32)), "SIZE_OVERFLOW"),
-    ("21 negative", shaped((-4,)), "SIZE_OVERFLOW"),
-    ("21 of unknown type", shaped((2**62, 2), 99), "SIZE_OVERFLOW"),
-    ("22 bytes wrap", shaped((2**62,)), "SIZE_OVERFLOW"),
-    ("24 sum wraps", many(40, 2**59), "SIZE_OVERFLOW"),
-    ("25 half a block", shaped((2, 48), Q4_0), "BAD_ROW_LENGTH"),
-    ("25 whole blocks, cut rows", shaped((2, 16), Q4_0), "BAD_ROW_LENGTH"),
-    ("27 not aligned", two(("a", 0), ("b", 16)), "BAD_OFFSET"),
-    ("28 cut by 1", GgufWriter().tensor("t", WORD).to_bytes(final_padding=False)[:-1], "OUT_OF_FILE"),
-    ("28 by 2^40", two(("a", 0), ("b", 2**40)), "OUT_OF_FILE"),
-    ("28 sum wraps", two(("a", 0), ("b", 2**64 - 32)), "OUT_OF_FILE"),
-    ("28 huge tensor", shaped((2**40,)), "OUT_OF_FILE"),
-    ("30 hole before the first", GgufWriter().raw_tensor("t", (4,), F32, b"\0" * 64, 32).to_bytes(), "GAP"),
-    ("30 hole", two(("a", 0), ("b", 64), b"\0" * 48), "GAP"),
-    ("30 overlap", two(("a", 0), ("b", 0)), "OVERLAP"),
-    ("30 padding not zero", two(("a", 0), ("b", 32), b"\0" * 15 + b"x"), "NONZERO_PADDING"),
-    ("30 bytes after the last", two(("a", 0), ("b", 32), tail=b"\0" * 15 + b"x"), "TRAILING_DATA"),
-    ("30 far after the last", two(("a", 0), ("b", 32), tail=b"\0" * 512 + b"x"), "TRAILING_DATA"),
-    ("30 a megabyte of nothing", two(("a", 0), ("b", 32), tail=b"\0" * (2**20 + 32)), "TRAILING_DATA"),
-    ("30 without tensors", GgufWriter().key("a", 1).to_bytes() + b"x", "TRAILING_DATA"),
-    ("31 swapped counts", header(tensors=1 << 56, keys=1 << 56), "BAD_TENSOR_COUNT"),
-]
 
 
 def refusal(data: bytes, path: Path) -> MalformedGguf:
@@ -266,11 +136,6 @@ def test_30_padding_after_the_last_tensor_is_a_warning(tmp_path: Path) -> None:
 def split(folder: Path, parts: int = 3, stem: str = "m") -> list[Path]:
     tensors = [{f"t{index}": np.full(4, index, np.float32)} for index in range(parts)]
     return write_split(folder, stem, {"general.architecture": "tiny", "general.name": stem}, tensors)
-
-
-def split_keys(number: int, count: int, total: int) -> GgufWriter:
-    writer = GgufWriter().key("split.no", number, "UINT16").key("split.count", count, "UINT16")
-    return writer.key("split.tensors.count", total, "INT32")
 
 
 def missing_part(folder: Path) -> Path:

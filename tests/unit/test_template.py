@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from conformance.attacks.templates import INCLUDES, UNSAFE
 from kinetic.errors import LimitExceeded, TemplateError, UsageError
 from kinetic.text import load_template, load_tokenizer
 from kinetic.text.clock import Clock
@@ -185,37 +186,12 @@ def test_times_that_are_not(written):
 # --- the sandbox (ATTACKS 48-53) ---
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "{{ ''.__class__.__mro__ }}",
-        "{{ ''['__class__'] }}",
-        "{{ ''|attr('__class__') }}",
-        "{{ ['']|map(attribute='__class__')|list }}",
-        "{{ '{0.__class__}'.format('') }}",
-        "{{ '{a.__class__}'.format_map({'a': 1}) }}",
-        "{{ raise_exception.__globals__ }}",
-        "{{ cycler.__init__.__globals__ }}",
-        "{{ namespace.__init__ }}",
-        "{{ self._TemplateReference__context }}",
-        "{{ messages.append(1) }}",
-        "{{ messages[0].pop('role') }}",
-        "{{ [1]|map('string') }}",
-        "{{ ''.upper }}",
-        "{{ ''.upper ~ '' }}",
-        "{{ ''.upper|string }}",
-        "{{ namespace(a=1) }}",
-        "{{ 'a'.translate({97: 'b'}) }}",
-        "{{ 'a'.encode().hex() }}",
-    ],
-)
+@pytest.mark.parametrize("source", UNSAFE)
 def test_no_way_out(source):
     assert refused(source) == "TEMPLATE_UNSAFE"
 
 
-@pytest.mark.parametrize(
-    "source", ["{% include 'x' %}", "{% import 'x' as y %}", "{% from 'x' import y %}", "{% extends 'x' %}"]
-)
+@pytest.mark.parametrize("source", INCLUDES.values(), ids=INCLUDES)
 def test_no_other_files(source):
     assert refused(source) == "TEMPLATE_INCLUDES"
 

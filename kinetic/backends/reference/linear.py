@@ -14,6 +14,8 @@ from kinetic.formats import Integers, by_type, check_scales
 def linear(x: F32, weight: Weight) -> F32:
     """x float32 [T, K] times weight [N, K] transposed: [T, N]."""
     fmt = by_type(weight.ggml_type, weight.name)
+    if len(x) == 0:  # a pass over a part of a prompt wants no logits
+        return np.zeros((0, len(weight.data)), np.float32)
     with np.errstate(all="ignore"):
         if fmt.QUANTISED:
             check_scales(fmt, weight.data, weight.name)

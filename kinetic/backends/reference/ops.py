@@ -56,7 +56,7 @@ class ReferenceOps:
 
     def rms_norm(self, x: F32, weight: Weight, eps: float) -> F32:
         w = by_type(weight.ggml_type, weight.name).decode(weight.data).reshape(-1)
-        groups = x.reshape(len(x), -1, len(w))
+        groups = x.reshape(len(x), x.shape[1] // len(w), len(w))  # -1 would be ambiguous where no row is wanted
         with np.errstate(all="ignore"):
             mean = strided_sum_of_squares(groups) / np.float32(len(w))
             r = np.float32(1) / np.sqrt(mean + np.float32(eps))
