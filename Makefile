@@ -3,6 +3,8 @@
 #   make test        all quick tests; fetches smollm2 (98 MB) once
 #   make test-full   the rest: slow tests, and those that need gemma3-270m (253 MB)
 #   make check       style, types, import rules, sizes, the answer path, documents
+#   make gate        the golden receipts once more, with the models that are here: what `kinetic gate` is for
+#   make conformance what `kinetic conformance` proves with its built-in models; nothing may be skipped
 #   make audit       the tests of receipts and ktc where nothing but their three packages is installed
 #   make vectors     regenerate the committed vectors; they must not change
 #   make golden      regenerate the golden receipts, as a new draft of the arithmetic asks for
@@ -22,7 +24,7 @@ PIP := -m pip --disable-pip-version-check install --quiet
 COMPILE := -m compileall -q kinetic ktc receipts conformance
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help demo test test-full check audit vectors golden bench clean
+.PHONY: help demo test test-full check audit gate conformance vectors golden bench clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
@@ -82,11 +84,21 @@ check: $(VENV)/.test
 audit: $(AUDIT_VENV)/.audit
 	$(AUDIT_VENV)/bin/python -m pytest tests/audit receipts conformance -m 'not slow'
 
+# Models of golden receipts that are not here are skipped, and the gate says so; STRICT=1 fails then.
+gate: $(VENV)/.test
+	@$(BIN)/python -m tools.write_tiny_models $(KINETIC_HOME)/tiny
+	$(BIN)/kinetic gate --baseline conformance/golden/gate.json --key conformance/golden/receipts/key.pub \
+	  $(KINETIC_HOME)/tiny/tiny-llama.gguf $(KINETIC_HOME)/tiny/tiny-gemma3.gguf $(if $(STRICT),--strict)
+
+conformance: $(VENV)/.test
+	$(BIN)/kinetic conformance --strict
+
 vectors: $(VENV)/.test
 	$(BIN)/python -m tools.make_vectors
 	$(BIN)/python -m tools.make_ed25519_vectors
 	$(BIN)/python -m tools.make_receipt_vectors
 	$(BIN)/python -m tools.make_bundle_vectors
+	$(BIN)/python -m tools.make_conformance_digests
 
 golden: $(VENV)/.test
 	@$(call fetch,smollm2,)

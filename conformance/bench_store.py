@@ -115,11 +115,16 @@ def read(folder: Path) -> Stored:
     try:
         if path.stat().st_size > MOST_BYTES:
             raise FileProblem(f"{path} is larger than {MOST_BYTES >> 20} MiB: move it away", name="BENCH_STORE")
-        lines = path.read_bytes().splitlines()
+        return records_of(path.read_bytes())
     except FileNotFoundError:
         return Stored([], 0)
     except OSError as error:
         raise FileProblem(f"{path} can't be read: {error.strerror}", name="BENCH_STORE") from error
+
+
+def records_of(data: bytes) -> Stored:
+    """The records in the bytes of a store, or in those of ``kinetic bench --json``."""
+    lines = data.splitlines()
     records = [record for record in map(_record, lines) if record]
     return Stored(records, sum(map(bool, lines)) - len(records))
 

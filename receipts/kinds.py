@@ -12,6 +12,7 @@ from ktc.layout import MAGIC
 
 OPENING, REPORT, STATE, DSSE = "an opening", "a report", "the state of an audit", "a DSSE envelope"
 SARIF, SIGSTORE, COSE = "a SARIF report", "a sigstore bundle", "a COSE message"
+BASELINE = "a baseline of a gate"
 BUNDLE = "a bundle"
 
 SENTENCES = {
@@ -21,7 +22,12 @@ SENTENCES = {
 }
 """What to say to whoever took one for a receipt, where there is more to say than what it is."""
 
-_TYPES = {"kinetic-opening": OPENING, "kinetic-report": REPORT, "kinetic-audit-state": STATE}
+_TYPES = {
+    "kinetic-opening": OPENING,
+    "kinetic-report": REPORT,
+    "kinetic-gate-report": REPORT,
+    "kinetic-audit-state": STATE,
+}
 _COSE_SIGN1 = b"\xd2\x84"
 """CBOR tag 18, of an array of four."""
 
@@ -31,6 +37,7 @@ _SARIF_HEAD = re.compile(rb'\s*\{\s*"\$schema"\s*:\s*"[^"]*/sarif-schema-')
 _MARKS: dict[str, Callable[[dict[str, Any]], bool]] = {
     DSSE: lambda table: isinstance(table.get("payloadType"), str) and "payload" in table,
     SARIF: lambda table: isinstance(table.get("version"), str) and isinstance(table.get("runs"), list),
+    BASELINE: lambda table: str(table.get("format")).startswith("kinetic gate "),
     SIGSTORE: lambda table: str(table.get("mediaType")).startswith("application/vnd.dev.sigstore.bundle"),
 }
 

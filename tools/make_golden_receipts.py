@@ -1,4 +1,5 @@
-"""Golden receipts: ``python -m tools.make_golden_receipts`` writes conformance/golden/receipts anew.
+"""Golden receipts: ``python -m tools.make_golden_receipts`` writes conformance/golden/receipts anew,
+and conformance/golden/gate.json, the baseline of them all.
 
 Each is an answer of one model under this profile, signed with a key that
 everybody knows. A receipt that changes means that the arithmetic, the sampling
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from conformance import gate_baseline
 from conformance.attacks.from_vectors import public_pem
 from kinetic import store
 from kinetic.api.model import Model
@@ -27,6 +29,7 @@ from receipts.withhold import Opening, opening_of, withhold, write_opening
 from tests.support.tiny_models import write_tiny_gemma3, write_tiny_llama
 
 FOLDER = Path(__file__).resolve().parent.parent / "conformance" / "golden" / "receipts"
+BASELINE = FOLDER.parent / "gate.json"
 SEED = bytes(range(32))
 """The secret key that signs them; ``key.pub`` in the folder is its public key."""
 
@@ -94,12 +97,18 @@ def main() -> int:
         (FOLDER / name).unlink()
     for name, data in after.items():
         (FOLDER / name).write_bytes(data)
+    BASELINE.write_bytes(baseline())
     for name in missing:
         print(f"{name} is not there, so its receipts stay as they are: kinetic pull {name}")
     changed = sorted(name for name in before if after.get(name) != before[name])
     for name in changed:
         print(f"{name} {'changed' if name in after else 'is no longer made'}")
     return 1 if changed or missing else 0
+
+
+def baseline() -> bytes:
+    """What `kinetic gate --write` gives for the receipts as they are."""
+    return gate_baseline.to_json(gate_baseline.make(str(BASELINE), [str(FOLDER)], ())).encode("utf-8")
 
 
 def files(models: tuple[str, ...] = (*TINY, *REAL)) -> Iterator[tuple[str, bytes]]:

@@ -21,9 +21,9 @@ HELP = "verify many receipts, each model loaded once, and report on them"
 
 EPILOG = f"""\
 Of a folder all *.json and *.cbor count, further down too; hidden files do not. Skipped,
-and named, are only files that are surely something else: openings, JSON reports and audit
-states of kinetic, DSSE and in-toto envelopes, SARIF, COSE messages, sigstore bundles. All
-others count as receipts: an empty or broken one is MALFORMED, one too large a LIMIT.
+and named, are only files that are surely something else: openings, JSON reports, audit states
+and baselines of kinetic, DSSE and in-toto envelopes, SARIF, COSE messages, sigstore bundles.
+All others count as receipts: an empty or broken one is MALFORMED, one too large a LIMIT.
 
 Ctrl-C loses nothing: the same command goes on where it was.
 

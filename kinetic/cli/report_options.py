@@ -98,9 +98,9 @@ def checker_options(options: Namespace) -> dict[str, Any]:
     }
 
 
-def require_reports(options: Namespace, inputs: Sequence[str]) -> dict[str, str]:
+def require_reports(options: Namespace, inputs: Sequence[str], forms: Sequence[str] = FORMS) -> dict[str, str]:
     """Where each report goes, links followed: one that can't or mustn't be written should be known before the work."""
-    named = [(form, getattr(options, form)) for form in FORMS if getattr(options, form) is not None]
+    named = [(form, getattr(options, form)) for form in forms if getattr(options, form) is not None]
     places = [os.path.realpath(path) for _, path in named]
     if len(set(places)) != len(places):
         raise UsageError("two reports can't be one file: name another", name="REPORT_TWICE")
