@@ -88,9 +88,11 @@ class Completion:
         *,
         sign: KeyPair | None = None,
         opening: str | os.PathLike[str] | None = None,
+        certificate: str = "",
     ) -> Saved:
         """Write the receipt as JSON, or as CBOR if the name ends in .cbor; signed with ``sign``, if given.
 
+        ``certificate`` is the name, hex, of a device certificate that it cites.
         Where it withholds the prompt, its opening is written first: to the
         file ``opening``, which must not exist, or by default beside the
         receipt, ``answer.json`` to ``answer.opening.json``. Raises FileProblem,
@@ -100,7 +102,7 @@ class Completion:
 
         if opening is not None and not self._salt:
             raise UsageError("the receipt shows its prompt, so there is no opening to write", name="NO_OPENING")
-        record = self.receipt()
+        record = self.receipt() | {"certificate": certificate}
         place = None if opening is None else Path(opening)
         return attest.save(
             record,

@@ -16,8 +16,10 @@ from typing import TextIO
 from kinetic.cli import (
     audit,
     bench,
+    conformance,
     doctor,
     export,
+    gate,
     info,
     keygen,
     models,
@@ -41,7 +43,7 @@ COMMANDS = (
     *(run, verify_receipt, receipt, audit, keygen),
     *(pack, unpack, verify, sign, repair, export),
     *(info, pull, models, rm),
-    *(bench, doctor),
+    *(bench, doctor, conformance, gate),
 )
 
 EXIT_CODES = """\
@@ -53,7 +55,7 @@ exit codes:
   4    pull failed
   5    not enough memory
   6    prompt longer than the context
-  7    slower than `kinetic bench --fail-below` allows
+  7    slower than `kinetic bench --fail-below` or a baseline of `kinetic gate` allows
   8    the model produced a number that is not finite
   9    licence not accepted
   10   DIFFERS

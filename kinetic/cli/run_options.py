@@ -99,6 +99,7 @@ def _add_receipt(parser: Parser) -> None:
     group.add_argument("--commit", action="store_true", help="put a digest of each token's logits into it")
     group.add_argument("--withhold-prompt", action="store_true", help="keep the prompt out of it, in an opening")
     group.add_argument("--opening", metavar="FILE", help="where the opening goes; answer.opening.json by default")
+    group.add_argument("--certificate", metavar="FILE", help="cite this, from `kinetic conformance --certify`")
 
 
 def _parse_challenge(text: str) -> str:

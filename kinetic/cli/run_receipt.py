@@ -27,11 +27,13 @@ PRECIOUS = re.compile(
 
 
 class Keeping(NamedTuple):
-    """Where the receipt goes, who signs it, and where its opening goes, if it has one."""
+    """Where the receipt goes, who signs it, where its opening goes, if it has one, and the certificate it cites."""
 
     receipt: Path
     key: KeyPair | None
     opening: Path | None
+    certificate: str
+    """Its name, hex, or ""."""
 
 
 def wanted(options: Namespace) -> Keeping | None:
@@ -42,7 +44,7 @@ def wanted(options: Namespace) -> Keeping | None:
     from kinetic import attest
 
     receipt = _writable(options.receipt, "receipt")
-    inputs = (options.file or "-", options.sign, options.sign and f"{options.sign}.pub")
+    inputs = (options.file or "-", options.sign, options.sign and f"{options.sign}.pub", options.certificate)
     if any(_is_same(receipt, name) for name in inputs) or is_precious(receipt):
         raise UsageError(
             f"{receipt} is a key, an opening, or what the answer comes from, a model or the prompt:"
@@ -51,12 +53,28 @@ def wanted(options: Namespace) -> Keeping | None:
         )
     place = None if options.opening is None else _writable(options.opening, "opening")
     opening = attest.opening_path(receipt, place) if options.withhold_prompt else None
-    return Keeping(receipt, None if options.sign is None else attest.read_key(options.sign), opening)
+    key = None if options.sign is None else attest.read_key(options.sign)
+    return Keeping(receipt, key, opening, _certificate(options.certificate, options.device))
+
+
+def _certificate(name: str | None, device: str) -> str:
+    """The certificate of this file, if it is of the engine that will answer."""
+    if name is None:
+        return ""
+    from conformance.certificate import cited
+    from kinetic.api.probe import describe_backend
+    from kinetic.attest import foreign_errors
+    from ktc.files import read_bounded
+
+    with foreign_errors():
+        return cited(read_bounded(name), describe_backend(device)["engine_id"])
 
 
 def save(answer: Completion, keeping: Keeping, *, quiet: bool) -> Saved:
     """Write the receipt, and say where the opening went."""
-    saved = answer.save_receipt(keeping.receipt, sign=keeping.key, opening=keeping.opening)
+    saved = answer.save_receipt(
+        keeping.receipt, sign=keeping.key, opening=keeping.opening, certificate=keeping.certificate
+    )
     if saved.opening and not quiet:
         news(f"the opening is {saved.opening}: whoever has it can read the prompt, and only they can rerun the receipt")
     return saved
@@ -69,6 +87,7 @@ def _require_sense(options: Namespace) -> None:
         "--commit": options.commit,
         "--withhold-prompt": options.withhold_prompt,
         "--opening": options.opening is not None,
+        "--certificate": options.certificate is not None,
     }
     for flag, is_given in given.items():
         if is_given and options.receipt is None:

@@ -79,7 +79,7 @@ def test_own_range_first_and_half_of_what_is_left():
     work = Work(2)
     assert work.claim(1, 40, 100) == range(20, 30)
     assert work.claim(1, 40, 3) == range(30, 33)
-    assert work.claim(0, 40, 100) == range(0, 10)
+    assert work.claim(0, 40, 100) == range(10)
     rest = work.all_of(1, 40, 100)
     assert rest[0] == range(33, 37)
     assert rest[-1] == range(10, 11)  # of the other's range from the back
@@ -100,6 +100,6 @@ def test_the_largest_numbers():
     work.next_pass(PASSES - 1)
     work.memory[0] = (PASSES - 2) << (2 * tape.UNIT_BITS) | 5 << tape.UNIT_BITS | 1  # of the pass before
     total = tape.MOST_UNITS
-    assert work.claim(0, total, 1) == range(0, 1)
+    assert work.claim(0, total, 1) == range(1)
     assert work.claim(1, total, 2)[0] == total // 2
     assert len(units(work.all_of(0, total, 1 << 20))) == total - 3

@@ -1,0 +1,10 @@
+"""Model families of the built-in models, one file each, found by their names in this folder.
+
+A module gives ``mixed()``, a model of several formats, and ``of_format(kind)``, one whose matrices are all of one.
+"""
+
+from __future__ import annotations
+
+from conformance.found import modules
+
+FAMILIES = dict(modules(__name__))

@@ -1,0 +1,40 @@
+"""``llama``: adjacent pairs are rotated, an output matrix of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from conformance.recipes.model import Model, Sizes, layer, matrix, norm, settings
+from conformance.recipes.tokenizers import byte_level
+
+MIXED = {
+    "token_embd": "BF16",
+    "output": "F16",
+    "attn_q": "Q4_K",
+    "attn_k": "Q5_K",
+    "attn_v": "Q6_K",
+    "attn_output": "Q4_1",
+    "ffn_gate": "Q4_0",
+    "ffn_up": "Q4_0",
+    "ffn_down": "Q8_0",
+}
+"""Formats of blocks of 32 and of 256, and halves at the ends."""
+
+
+def mixed() -> Model:
+    return _model(Sizes(2, 256, 4, 2, 64, 256), MIXED, seed=11)
+
+
+def of_format(kind: str) -> Model:
+    return _model(Sizes(1, 256, 4, 2, 64, 256), {"": kind}, seed=12)
+
+
+def _model(s: Sizes, kinds: Mapping[str, str], seed: int) -> Model:
+    tokenizer = byte_level()
+    count = len(tokenizer["tokenizer.ggml.tokens"])
+    tensors = [matrix("token_embd", count, s.width, math.sqrt(s.width)), norm("output_norm", s.width)]
+    tensors.append(matrix("output", count, s.width, 3.0))
+    for number in range(s.layers):
+        tensors += layer(number, s, ("attn_norm", "ffn_norm"))
+    return Model(settings("llama", s) | tokenizer, tensors, kinds, seed)
