@@ -54,6 +54,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--junit", metavar="FILE", help="write a report as JUnit XML")
     group.add_argument("--html", metavar="FILE", help="write a report to read, all in one file")
     group.add_argument("-q", "--quiet", action="store_true", help="no progress")
+    group = parser.add_argument_group("other engines")
+    group.add_argument("--peer", metavar="PATH", help="ask llama.cpp's llama-server and Kinetic the same, beside"
+                       " neighbours and under other settings, and count the answers that change")  # fmt: skip
+    group.add_argument("--cmd", metavar="CMD", help="judge a program by the vectors, over JSON lines:"
+                       " conformance/vectors/README.md")  # fmt: skip
     group = parser.add_argument_group("certificate")
     group.add_argument("--certify", action="store_true", help="write what was found to a certificate, the file of -o")
     group.add_argument("-o", "--output", metavar="FILE", help="where the certificate goes")
@@ -67,6 +72,8 @@ def execute(options: Namespace, progress: Progress | None = None, news: News | N
     """Do what the flags say; returns the exit code. Raises KineticError."""
     try:
         _require_sense(options)
+        if options.peer is not None or options.cmd is not None:
+            return _others(options, progress, news)
         return _check(options) if options.check is not None else _run(options, progress, news)
     except KtcError as error:
         raise of_code(error.exit_code, str(error), error.name) from error
@@ -81,10 +88,30 @@ def _require_sense(options: Namespace) -> None:
         raise UsageError("--key says whom to trust with the certificate of --check", name="NOTHING_TO_CHECK")
     if options.check is not None and (options.models or options.certify):
         raise UsageError("--check runs nothing: leave out models and --certify", name="CHECK_ALONE")
+    if options.peer is not None or options.cmd is not None:
+        _require_alone(options)
     if options.threads < 0:
         raise UsageError(f"the number of threads is {options.threads}, but must be 0 or more", name="BAD_ARGUMENTS")
     for flag in (*FORMS, "output"):
         _require_place(flag, getattr(options, flag))
+
+
+def _require_alone(options: Namespace) -> None:
+    """Another engine is judged for itself, and only on standard output."""
+    given = [name for name in ("peer", "cmd", "check", "output", "junit", "html") if getattr(options, name) is not None]
+    if len(given) > 1 or options.list or (options.cmd is not None and options.models):
+        raise UsageError(
+            "--peer PATH and --cmd CMD go with no other command, nor with report files; --cmd takes no model",
+            name="OTHER_ENGINE_ALONE",
+        )
+
+
+def _others(options: Namespace, progress: Progress | None, news: News | None) -> int:
+    from conformance import drive, peer
+
+    if options.cmd is not None:
+        return drive.execute(options, progress)
+    return peer.execute(options, progress, news)
 
 
 def _require_place(flag: str, name: str | None) -> None:

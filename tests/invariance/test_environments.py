@@ -6,6 +6,7 @@ and of an answer. Kernels are compiled once for each instruction set and kept.
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shutil
@@ -77,6 +78,43 @@ def test_what_numpy_may_use(tiny_folder, expected, part):
     found = _dispatched()
     disabled = {"all": found, "half": found[len(found) // 2 :], "last": found[-1:]}[part]
     assert digests(tiny_folder, NPY_DISABLE_CPU_FEATURES=" ".join(disabled)) == expected
+
+
+# --- what kernels are compiled for ---
+
+# Numba only writes LLVM's text and target.py says what that is compiled for: its own setting should do nothing at all.
+COMPILED_FOR = {
+    "Numba's generic": {"NUMBA_CPU_NAME": "generic"},
+    **({"Numba's x86-64-v3": {"NUMBA_CPU_NAME": "x86-64-v3"}} if target.x86() else {}),
+    **{isa: {target.ENVIRONMENT: isa} for isa in target.available()[1:]},
+}
+
+
+def outcomes(environment: dict[str, str], threads: int) -> dict[str, str]:
+    """Of the suite's quick cases that are about committed digests, by name, in a new process."""
+    done = subprocess.run(
+        [sys.executable, "-m", "conformance", "--quick", "--only", "digests", "--json", "-t", str(threads)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=600,
+    )
+    assert done.returncode in (0, 10), done.stderr[-2000:]
+    return {case["id"]: case["outcome"] for case in json.loads(done.stdout)["cases"]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", COMPILED_FOR.values(), ids=COMPILED_FOR)
+def test_committed_digests(tmp_path, settings):
+    """Kernels are compiled for the occasion: the name of their folder doesn't follow Numba's setting."""
+    kernels = tmp_path / "kernels"
+    folders = {"KINETIC_HOME": str(tmp_path / "home"), "KINETIC_KERNELS": str(kernels), "PYTHONPATH": str(ROOT)}
+    for threads in (1, 2):
+        found = outcomes({**os.environ, **folders, **settings}, threads)
+        assert len(found) == 14
+        assert set(found.values()) == {"passed"}, found
+    assert list(kernels.glob("*/core.o"))
 
 
 # --- the floating-point environment ---
