@@ -373,8 +373,14 @@ def _distance(record: Record, expected: int, drawn: Drawn) -> str:
 def _identical(record: Record, replayer: Replayer, by: str) -> Verdict:
     count, is_prefix = len(record["output"]["tokens"]), record["stop"]["reason"] == "interrupt"
     notes = _foreign(record, replayer)
-    sentence = "; ".join([_agreement(record, count, is_prefix, by), *notes])
+    sentence = "; ".join([_agreement(record, count, is_prefix, by), *_cited(record), *notes])
     return Verdict(IDENTICAL, "IDENTICAL", sentence, count, is_prefix, notes=tuple(notes))
+
+
+def _cited(record: Record) -> list[str]:
+    """What a receipt says of the machine that made it; whether that is true, the certificate shows, not the rerun."""
+    name = record["certificate"]
+    return [f"it cites the device certificate {name[:16]}..."] if name else []
 
 
 def _agreement(record: Record, count: int, is_prefix: bool, by: str) -> str:

@@ -70,7 +70,7 @@ def test_a_model_that_is_none(capsys, tmp_path):
     assert "stopped by an error" in capsys.readouterr().out
 
 
-def check_citing(folder, cert):
+def check_citing(folder, cert, capsys):
     """A receipt cites the certificate of the engine that answered, and still verifies; it cites no other."""
     from conformance.certificate import certificate_id, to_bytes
     from tests.support.talking_model import write_talker
@@ -82,7 +82,9 @@ def check_citing(folder, cert):
     assert main([*asked, "--certificate", str(cert)]) == 13  # of some cases alone
     assert main(asked) == 0
     assert json.loads(receipt.read_text())["receipt"]["certificate"] == certificate_id(said)
-    assert main(["verify-receipt", str(receipt), "--model", model, "-q"]) == 0
+    capsys.readouterr()
+    assert main(["verify-receipt", str(receipt), "--model", model]) == 0
+    assert f"it cites the device certificate {certificate_id(said)[:16]}" in capsys.readouterr().out
     receipt.unlink()
     assert main([*asked, "--device", "reference"]) == 13
     assert not receipt.exists()
@@ -98,6 +100,6 @@ def test_a_certificate(capsys, tmp_path):
     capsys.readouterr()
     assert main(["conformance", "--check", str(cert), "--key", str(tmp_path / "alice.pub")]) == 0
     assert "0 skipped (only bench_records, rows/qwen3-mixed); valid signature by alice" in capsys.readouterr().out
-    check_citing(tmp_path, cert)
+    check_citing(tmp_path, cert, capsys)
     cert.write_text(cert.read_text().replace('"passed": 10', '"passed": 11'))
     assert main(["conformance", "--check", str(cert)]) == 11
