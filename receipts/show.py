@@ -119,6 +119,12 @@ def _answer(record: Record) -> Iterator[tuple[str, str]]:
         yield "" if number else "attached", attached
 
 
+def cited(record: Record) -> list[str]:
+    """What a receipt says of the machine that made it. Whether that is so, the certificate shows, not a rerun."""
+    name = record["certificate"]
+    return [f"it cites the device certificate {name[:16]}..."] if name else []
+
+
 def _attached(record: Record) -> Iterator[str]:
     parent = record["parent"]
     if record["challenge"]:

@@ -1,9 +1,8 @@
 """The replay protocol: a receipt and an engine in, a verdict out.
 
 The engine reads the receipt's prompt and output, and tells for every output
-position which token plain decoding draws there. The verdict is IDENTICAL if
-they are the receipt's, or names the first that isn't. Nothing in the receipt
-is executed, and no template is rendered.
+position which token plain decoding draws there. The verdict is IDENTICAL if they are the
+receipt's, or names the first that isn't. Nothing is executed, and no template is rendered.
 
 Two methods find the same: "replay" reads prompt and output in large batches,
 "decode" answers the question once more, token by token.
@@ -22,6 +21,7 @@ from receipts.decimals import parse_decimal_f32
 from receipts.errors import DIFFERS, IDENTICAL, KtcError, LimitExceeded, Malformed, SignatureProblem, Unverifiable
 from receipts.features import require_features
 from receipts.schema import FileLike, Record
+from receipts.show import cited
 
 if TYPE_CHECKING:
     from receipts.withhold import Opening
@@ -373,14 +373,8 @@ def _distance(record: Record, expected: int, drawn: Drawn) -> str:
 def _identical(record: Record, replayer: Replayer, by: str) -> Verdict:
     count, is_prefix = len(record["output"]["tokens"]), record["stop"]["reason"] == "interrupt"
     notes = _foreign(record, replayer)
-    sentence = "; ".join([_agreement(record, count, is_prefix, by), *_cited(record), *notes])
+    sentence = "; ".join([_agreement(record, count, is_prefix, by), *cited(record), *notes])
     return Verdict(IDENTICAL, "IDENTICAL", sentence, count, is_prefix, notes=tuple(notes))
-
-
-def _cited(record: Record) -> list[str]:
-    """What a receipt says of the machine that made it; whether that is true, the certificate shows, not the rerun."""
-    name = record["certificate"]
-    return [f"it cites the device certificate {name[:16]}..."] if name else []
 
 
 def _agreement(record: Record, count: int, is_prefix: bool, by: str) -> str:

@@ -1,7 +1,8 @@
 """Instruction sets, what other libraries did to the floating-point environment, what NumPy may use: nothing shows.
 
 Each case runs whole models in a process of its own and prints a digest of every logit
-and of an answer. Kernels are compiled once for each instruction set and kept.
+and of an answer. Kernels are compiled once for each instruction set and kept; the slow cases compile
+their own and compare with the digests that are committed, which every machine shares.
 """
 
 from __future__ import annotations
