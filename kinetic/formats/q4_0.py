@@ -12,6 +12,7 @@ from kinetic.formats import Integers
 
 NAME, TYPE_ID, BLOCK, BYTES, QUANTISED = "Q4_0", 2, 32, 18, True
 BITS, ZERO, SCALES, D_AT, M_AT = 4, 8, "block", 0, -1
+TABLE, UNIT, SCALE_TYPE = None, 1.0, "f16"
 
 
 def unsigned(block: NDArray[np.uint8], i: int) -> int:

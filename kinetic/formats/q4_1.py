@@ -13,6 +13,7 @@ from kinetic.formats import Integers
 
 NAME, TYPE_ID, BLOCK, BYTES, QUANTISED = "Q4_1", 3, 32, 20, True
 BITS, ZERO, SCALES, D_AT, M_AT = 4, 0, "block", 0, 2
+TABLE, UNIT, SCALE_TYPE = None, 1.0, "f16"
 
 
 def unsigned(block: NDArray[np.uint8], i: int) -> int:

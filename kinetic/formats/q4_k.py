@@ -15,6 +15,7 @@ from kinetic.formats.k_scales import decode_with_minimum, minimum_factor, scale_
 
 NAME, TYPE_ID, BLOCK, BYTES, QUANTISED = "Q4_K", 12, 256, 144, True
 BITS, ZERO, SCALES, D_AT, M_AT = 4, 0, "superblock", 0, 2
+TABLE, UNIT, SCALE_TYPE = None, 1.0, "f16"
 factor, minimum = scale_factor, minimum_factor
 
 

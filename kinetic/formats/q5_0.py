@@ -14,6 +14,7 @@ from kinetic.formats.fifth_bits import join
 
 NAME, TYPE_ID, BLOCK, BYTES, QUANTISED = "Q5_0", 6, 32, 22, True
 BITS, ZERO, SCALES, D_AT, M_AT = 5, 16, "block", 0, -1
+TABLE, UNIT, SCALE_TYPE = None, 1.0, "f16"
 
 
 def unsigned(block: NDArray[np.uint8], i: int) -> int:

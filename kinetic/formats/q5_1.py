@@ -16,6 +16,7 @@ from kinetic.formats.k_scales import decode_with_minimum
 
 NAME, TYPE_ID, BLOCK, BYTES, QUANTISED = "Q5_1", 7, 32, 24, True
 BITS, ZERO, SCALES, D_AT, M_AT = 5, 0, "block", 0, 2
+TABLE, UNIT, SCALE_TYPE = None, 1.0, "f16"
 
 
 def unsigned(block: NDArray[np.uint8], i: int) -> int:

@@ -16,6 +16,7 @@ from kinetic.formats.k_scales import decode_with_minimum, minimum_factor, scale_
 
 NAME, TYPE_ID, BLOCK, BYTES, QUANTISED = "Q5_K", 13, 256, 176, True
 BITS, ZERO, SCALES, D_AT, M_AT = 5, 0, "superblock", 0, 2
+TABLE, UNIT, SCALE_TYPE = None, 1.0, "f16"
 factor, minimum = scale_factor, minimum_factor
 
 

@@ -17,6 +17,7 @@ from kinetic.formats import Integers
 
 NAME, TYPE_ID, BLOCK, BYTES, QUANTISED = "Q6_K", 14, 256, 210, True
 BITS, ZERO, SCALES, D_AT, M_AT = 6, 32, "halves", 208, -1
+TABLE, UNIT, SCALE_TYPE = None, 1.0, "f16"
 
 
 def unsigned(block: NDArray[np.uint8], i: int) -> int:

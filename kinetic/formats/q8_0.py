@@ -12,6 +12,7 @@ from kinetic.formats import Integers
 
 NAME, TYPE_ID, BLOCK, BYTES, QUANTISED = "Q8_0", 8, 32, 34, True
 BITS, ZERO, SCALES, D_AT, M_AT = 8, 128, "block", 0, -1
+TABLE, UNIT, SCALE_TYPE = None, 1.0, "f16"
 
 
 def unsigned(block: NDArray[np.uint8], i: int) -> int:
