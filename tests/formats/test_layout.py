@@ -67,7 +67,8 @@ def lines(fmt, rows, count):
     elif fmt.SCALES == "pairs":
         entries = [(large_of_rows(fmt, rows(b), b % each), 1) for b in range(count)]
     elif fmt.BLOCK == 256:
-        return [(np.zeros(0, np.uint8), count)]
+        yield np.zeros(0, np.uint8), count
+        return
     else:
         entries = [(large_of_rows(fmt, rows(b), 0), each) for b in range(0, count, each)]
     together = 64 // len(entries[0][0])
