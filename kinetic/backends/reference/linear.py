@@ -39,7 +39,7 @@ def float_product(x: F32, w: F32) -> F32:
 
 
 def quantised_product(x: F32, w: Integers) -> F32:
-    """Blocks of 32, eight of which make a chunk. In each ``partial = fma(dot, dw * dx, partial)``, dot being exact; with a
+    """Blocks of 32, eight of which make a chunk. In each ``partial = fma(dot, dw * dx, partial)``, dot exact; with a
     scale for each 16 values this is done for the first half, then for the second. Where there is a minimum,
     ``partial = fma(m, dx * sum(q), partial)`` follows."""
     activations = quantise(x)
