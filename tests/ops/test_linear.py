@@ -9,6 +9,7 @@ import pytest
 
 from kinetic.backends.base import Weight
 from kinetic.errors import UnsupportedModel
+from kinetic.formats.samples import put_half, put_scales
 from tests.support.backends import MANY, check_row_counts, inputs, loaded, rows_of, run, run_both
 from tests.support.blocks import (
     FLOATS,
@@ -17,7 +18,6 @@ from tests.support.blocks import (
     any_floats,
     float_weight,
     normals,
-    put_half,
     random_weight,
 )
 from tests.support.exact import fused
@@ -34,8 +34,8 @@ def cases():
     for name, fmt in FORMATS.items():
         widths = [width for width in WIDTHS if width % fmt.BLOCK == 0]
         widths += [] if fmt.QUANTISED else ODD_WIDTHS
-        widths += [512, 768] if fmt.BLOCK == 256 else []
-        for width in widths:
+        widths += [2 * fmt.BLOCK, 3 * fmt.BLOCK] if fmt.BLOCK > 32 else []
+        for width in sorted(set(widths)):
             yield pytest.param(name, width, id=f"{name}-{width}")
 
 
@@ -144,16 +144,30 @@ def test_float_weights_with_any_bits(name):
 
 
 EXTREMES = {
+    "Q1_0": (2, -1, 1, 1),
+    "Q2_0": (2, -1, 2, 1),
     "Q4_0": (2, -8, 7, 1),
     "Q4_1": (4, 0, 15, 1),
     "Q5_0": (2, -16, 15, 1),
     "Q5_1": (4, 0, 31, 1),
     "Q8_0": (2, -128, 127, 1),
+    "Q2_K": (16, 0, 3, 15),
+    "Q3_K": (0, -4, 3, (-32, 31)),
     "Q4_K": (16, 0, 15, 63),
     "Q5_K": (16, 0, 31, 63),
-    "Q6_K": (0, -32, 31, 0),
+    "Q6_K": (0, -32, 31, (127, -128)),
+    "IQ4_NL": (2, -127, 113, 1),
+    "IQ4_XS": (2, -127, 113, (-32, 31)),
+    "TQ1_0": (0, -1, 1, 1),
+    "TQ2_0": (0, -1, 2, 1),
+    "MXFP4": (1, -12, 12, 1),
+    "NVFP4": (4, -12, 12, 1),
 }
-"""Where the integers begin in a block, the lowest and highest of them, and the factor each is given."""
+"""Where the integers (and factors stored with them) begin in a block, the lowest and highest of them, and the factor
+each is given, one or that of the lowest and that of the highest. Lattices have no such rows."""
+
+FILLS = {"Q8_0": (128, 127), "MXFP4": (0xFF, 0x77), "NVFP4": (0xFF, 0x77)}
+"""What the bytes of the lowest and the highest integers are, where not 0 and 255."""
 
 
 def extreme(name, highest, columns):
@@ -161,20 +175,17 @@ def extreme(name, highest, columns):
     fmt = FORMATS[name]
     blocks = np.zeros((columns // fmt.BLOCK, fmt.BYTES), np.uint8)
     quants, low, high, sub = EXTREMES[name]
-    if name == "Q8_0":
-        blocks[:, quants:] = 127 if highest else 128
-    elif highest:
-        blocks[:, quants:] = 255
+    blocks[:, quants:] = FILLS.get(name, (0, 255))[highest]
+    sub = sub[highest] if isinstance(sub, tuple) else sub
     if name == "Q6_K":
-        sub = -128 if highest else 127
         blocks[:, 192:208] = np.int8(sub).view(np.uint8)
-    if fmt.BLOCK == 256 and name != "Q6_K":
+    if name == "Q2_K":
+        blocks[:, :16] = 15
+    if name in ("Q4_K", "Q5_K"):
         blocks[:, 4:8] = 63 | 0xC0  # scales 63; the upper bits are those of scales 4 to 7
         blocks[:, 8:12] = 0
         blocks[:, 12:16] = 15
-    put_half(blocks, fmt.D_AT, np.ones(len(blocks), np.float32))
-    if fmt.M_AT >= 0:
-        put_half(blocks, fmt.M_AT, np.zeros(len(blocks), np.float32))
+    put_scales(fmt, blocks, np.ones(len(blocks), np.float32), np.zeros(len(blocks), np.float32))
     return blocks.reshape(1, -1), high if highest else low, sub
 
 
@@ -191,7 +202,7 @@ def summed(integer, sub, signs):
 
 
 @pytest.mark.parametrize("highest", [True, False], ids=["highest", "lowest"])
-@pytest.mark.parametrize("name", QUANTISED)
+@pytest.mark.parametrize("name", EXTREMES)
 def test_extreme_weights_against_whole_numbers(name, highest):
     columns = 512
     raw, integer, sub = extreme(name, highest, columns)
@@ -224,7 +235,7 @@ def broken(name, at, value):
 @pytest.mark.parametrize("name", QUANTISED)
 def test_scales_that_are_not_finite_are_refused_by_name(name, value, backend):
     fmt = FORMATS[name]
-    for at in [fmt.D_AT] + [fmt.M_AT] * (fmt.M_AT >= 0):
+    for at in [at for at in (fmt.D_AT, fmt.M_AT) if at >= 0]:
         weight = broken(name, at, value)
         values = normals(17, 1, 512)
         with pytest.raises(UnsupportedModel, match=r"blk\.0\.ffn_up\.weight") as caught:
@@ -234,7 +245,7 @@ def test_scales_that_are_not_finite_are_refused_by_name(name, value, backend):
 
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
 def test_a_format_that_is_not_there_is_refused_by_name(backend):
-    weight = Weight("blk.3.ffn_gate.weight", 16, (32, 256), np.zeros((32, 66), np.uint8))
+    weight = Weight("blk.3.ffn_gate.weight", 4, (32, 256), np.zeros((32, 64), np.uint8))
     with pytest.raises(UnsupportedModel, match=r"blk\.3\.ffn_gate\.weight") as caught:
         run(lambda ops: ops.linear(inputs(ops, normals(17, 1, 256)), weight), rows_of(1), backend=backend)
     assert caught.value.name == "UNSUPPORTED_WEIGHT_TYPE"
