@@ -49,7 +49,8 @@ def integers(raw: NDArray[np.uint8]) -> Integers:
     q = 8 * GRID[places] + shift[..., None]
     words = np.ascontiguousarray(blocks[..., 48:56]).view("<u2")
     bits = (words >> 12) << np.array([0, 4, 8, 12], np.uint16)
-    d = f16_to_f32(np.bitwise_or.reduce(bits, axis=-1, keepdims=True).astype("<u2").view(np.uint8))
+    d_bits = np.bitwise_or.reduce(bits, axis=-1, keepdims=True)  # exact: integers
+    d = f16_to_f32(d_bits.astype("<u2").view(np.uint8))
     s = (words[..., None] >> np.array([0, 3, 6, 9], np.uint16) & 7).reshape(*blocks.shape[:2], 16)
     return with_halves(q, d * np.float32(UNIT), 2 * s + 1)
 
