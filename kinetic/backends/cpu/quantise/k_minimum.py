@@ -19,28 +19,11 @@ from kinetic.backends.cpu.quantise.lanes import LANES, lane_floats, lane_values,
 from kinetic.backends.cpu.quantise.memory import bytes_, bytes_at, floats_at, ints, kernel, small
 from kinetic.backends.cpu.quantise.numbers import ZERO, float_of_half, nearest, put_half, within
 from kinetic.backends.cpu.quantise.small_search import BYTE, search_positive
+from kinetic.backends.cpu.quantise.weights import importance_weights, sum_of_squares
 
 SUPER = 256
 
 quants, lane_ints = bytes_(SUPER), ints(LANES)
-
-
-@small
-def importance_weights(x, w, length, sigma):
-    """importance * sqrt(sigma + x^2), per lane its own sigma; ``w`` holds the importance before."""
-    for j in range(length):
-        at = j * LANES
-        for lane in range(LANES):
-            v = x[at + lane]
-            w[at + lane] = w[at + lane] * math.sqrt(sigma[lane] + v * v)
-
-
-@small
-def sum_of_squares(v, count):
-    total = ZERO
-    for j in range(count):
-        total += v[j] * v[j]
-    return total
 
 
 @small
