@@ -1,4 +1,4 @@
-"""How levels and integer factors of the K formats lie in their bytes. ``q`` are the levels in the order of the values."""
+"""How levels and integer factors of the K formats lie in their bytes. ``q`` are the levels, in the values' order."""
 
 from __future__ import annotations
 

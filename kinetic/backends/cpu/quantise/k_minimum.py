@@ -13,7 +13,11 @@ import numpy as np
 
 from kinetic.backends.cpu.quantise.affine_search import found_level, new_found, search_affine
 from kinetic.backends.cpu.quantise.k_bytes import (
-    write_four_bits, write_nibbles, write_one_bit, write_six_bits, write_two_bits,
+    write_four_bits,
+    write_nibbles,
+    write_one_bit,
+    write_six_bits,
+    write_two_bits,
 )
 from kinetic.backends.cpu.quantise.lanes import LANES, lane_floats, lane_values, load_lane
 from kinetic.backends.cpu.quantise.memory import bytes_, bytes_at, floats_at, ints, kernel, small
@@ -189,7 +193,13 @@ def make_kernel(shape: Shape, put_factors: Any, put_levels: Any) -> Any:
 TENTH = np.float32(0.1)
 
 KERNELS = {
-    10: make_kernel(Shape(84, 16, 3, 15, 80, (np.float32(-0.5), TENTH, 16), True, np.float32(1)), _q2_k_factors, _q2_k_levels),
-    12: make_kernel(Shape(144, 32, 15, 63, 0, (np.float32(-1), TENTH, 21), False, np.float32(2)), _q4_k_factors, _q4_k_levels),
-    13: make_kernel(Shape(176, 32, 31, 63, 0, (np.float32(-0.5), TENTH, 16), False, np.float32(2)), _q5_k_factors, _q5_k_levels),
+    10: make_kernel(
+        Shape(84, 16, 3, 15, 80, (np.float32(-0.5), TENTH, 16), True, np.float32(1)), _q2_k_factors, _q2_k_levels
+    ),
+    12: make_kernel(
+        Shape(144, 32, 15, 63, 0, (np.float32(-1), TENTH, 21), False, np.float32(2)), _q4_k_factors, _q4_k_levels
+    ),
+    13: make_kernel(
+        Shape(176, 32, 31, 63, 0, (np.float32(-0.5), TENTH, 16), False, np.float32(2)), _q5_k_factors, _q5_k_levels
+    ),
 }

@@ -31,3 +31,13 @@ def importance_weights(x, w, length, sigma):
 def squares(x, w, length):
     for j in range(length * LANES):
         w[j] = x[j] * x[j]
+
+
+@small
+def sums_of_lanes(w, length, total):
+    for lane in range(LANES):
+        total[lane] = ZERO
+    for j in range(length):
+        at = j * LANES
+        for lane in range(LANES):
+            total[lane] = total[lane] + w[at + lane]
