@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kinetic.backends.cpu.quantise.affine_search import found_level, new_found, search_affine
-from kinetic.backends.cpu.quantise.k_minimum import TRIES
+from kinetic.backends.cpu.quantise.affine_search import TRIES, found_level, new_found, search_affine
 from kinetic.backends.cpu.quantise.lanes import LANES, lane_floats, lane_values, load_lane
-from kinetic.backends.cpu.quantise.memory import bytes_, bytes_at, floats, floats_at, kernel, small
+from kinetic.backends.cpu.quantise.memory import bytes_, bytes_at, floats, floats_at, kernel, load, small
 from kinetic.backends.cpu.quantise.numbers import (
     HALF,
     INFINITE,
@@ -22,7 +21,7 @@ from kinetic.backends.cpu.quantise.numbers import (
     bits_of,
     float_of,
     in_order,
-    magnitude_bits,
+    largest_magnitude,
     put_half,
 )
 from kinetic.backends.cpu.quantise.scale_search import level, search_scale
@@ -98,32 +97,34 @@ def _put_levels(q, y, at, bits):
         y[at + j] = np.uint8((q[j] & 15) | (q[j + 16] & 15) << 4)
 
 
-def make_kernel(shape: Shape) -> Any:
-    size, bits, has_minimum = shape
-    top, middle = (1 << bits) - 1, 1 << bits - 1
-    levels_at, offset, steps = 4 if has_minimum else 2, np.float32(middle + 0.5), np.float32(top)
-    lowest = np.float32(-middle)
+def _plain(shape: Shape) -> Any:
+    """(x, q, y): writes a block without a search."""
+    _, bits, has_minimum = shape
+    top, middle, levels_at = (1 << bits) - 1, 1 << bits - 1, 4 if has_minimum else 2
+    offset, steps, lowest = np.float32(middle + 0.5), np.float32(top), np.float32(-middle)
 
     @small
-    def put_plain(x, q, y):
+    def put(x, q, y):
         if has_minimum:
             low, high = _range(x)
             d = (high - low) / steps
             put_half(y, 2, low)
         else:
-            most = np.int32(0)
-            for j in range(BLOCK):
-                bits_ = magnitude_bits(x[j])
-                most = bits_ if bits_ > most else most
-            low = ZERO
-            d = _first_of_size(x, float_of(most)) / lowest
+            low, d = ZERO, _first_of_size(x, largest_magnitude(x, BLOCK)) / lowest
         put_half(y, 0, d)
         _levels(x, q, low, d, HALF if has_minimum else offset, top)
         _put_levels(q, y, levels_at, bits)
 
+    return put
+
+
+def _searched(shape: Shape) -> Any:
+    """(x, q, y, lane, found): writes a block by what the search found."""
+    _, bits, has_minimum = shape
+    top, middle, levels_at = (1 << bits) - 1, 1 << bits - 1, 4 if has_minimum else 2
+
     @small
-    def put_searched(x, q, y, lane, found):
-        """The block ``x`` whose scale the search found."""
+    def put(x, q, y, lane, found):
         put_half(y, 0, found[0][lane])
         if has_minimum:
             put_half(y, 2, found[1][lane])
@@ -136,45 +137,59 @@ def make_kernel(shape: Shape) -> Any:
                 q[j] = np.uint8(0)
         _put_levels(q, y, levels_at, bits)
 
-    @small
-    def plain_rows(source, target, count):
-        x, q = values(), quants()
-        for block in range(count):
-            v = floats_at(source + block * BLOCK * 4)
-            for j in range(BLOCK):
-                x[j] = v[j]
-            put_plain(x, q, bytes_at(target + block * size))
+    return put
+
+
+@small
+def _load(source, importance, first, count, width, mean, x, w):
+    """Sixteen blocks from ``first`` on, weighted; ``mean`` is the mean square of the row before, and of the last."""
+    sigma = lane_floats()
+    for lane in range(LANES):
+        block = min(first + lane, count - 1)  # the last one again where there is no other
+        at, column = source + block * BLOCK * 4, block * BLOCK % width
+        if column == 0:
+            mean = sum_of_squares(floats_at(at), width) / np.float32(width)
+        sigma[lane] = mean
+        load_lane(x, lane, floats_at(at), BLOCK)
+        load_lane(w, lane, floats_at(importance + column * 4), BLOCK)
+    importance_weights(x, w, BLOCK, sigma)
+    return mean
+
+
+def _searched_rows(shape: Shape) -> Any:
+    size, bits, has_minimum = shape
+    top, middle, put = (1 << bits) - 1, 1 << bits - 1, _searched(shape)
 
     @small
-    def searched_rows(source, importance, target, count, width):
-        """The mean square is the whole row's."""
-        x, w, q, sigma, found = lane_values(), lane_values(), quants(), lane_floats(), new_found()
+    def rows(source, importance, target, count, width):
+        x, w, q, found = lane_values(), lane_values(), quants(), new_found()
         mean = ZERO
         for first in range(0, count, LANES):
-            for lane in range(LANES):
-                block = min(first + lane, count - 1)  # the last one again where there is no other
-                at, column = source + block * BLOCK * 4, block * BLOCK % width
-                if column == 0:
-                    mean = sum_of_squares(floats_at(at), width) / np.float32(width)
-                sigma[lane] = mean
-                load_lane(x, lane, floats_at(at), BLOCK)
-                load_lane(w, lane, floats_at(importance + column * 4), BLOCK)
-            importance_weights(x, w, BLOCK, sigma)
+            mean = _load(source, importance, first, count, width, mean, x, w)
             if has_minimum:
                 search_affine(x, w, BLOCK, top, TRIES, False, True, found)
             else:
                 search_scale(x, w, BLOCK, middle, found[0], found[3])
             for lane in range(min(LANES, count - first)):
                 block = first + lane
-                put_searched(floats_at(source + block * BLOCK * 4), q, bytes_at(target + block * size), lane, found)
+                put(floats_at(source + block * BLOCK * 4), q, bytes_at(target + block * size), lane, found)
+
+    return rows
+
+
+def make_kernel(shape: Shape) -> Any:
+    size, put, searched_rows = shape.bytes, _plain(shape), _searched_rows(shape)
 
     @kernel
     def quantise(source, importance, target, rows, width, tables):
         count = rows * width // BLOCK
         if importance != 0:
             searched_rows(source, importance, target, count, width)
-        else:
-            plain_rows(source, target, count)
+            return
+        x, q = values(), quants()
+        for block in range(count):
+            load(x, floats_at(source + block * BLOCK * 4), BLOCK)
+            put(x, q, bytes_at(target + block * size))
 
     return quantise
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from kinetic.backends.cpu.quantise.k_bytes import write_two_bits
-from kinetic.backends.cpu.quantise.memory import bytes_, bytes_at, floats, floats_at, kernel, small
-from kinetic.backends.cpu.quantise.numbers import ONE, ZERO, float_of, magnitude_bits, put_half, rounded, within
+from kinetic.backends.cpu.quantise.memory import bytes_, bytes_at, floats, floats_at, kernel, load, small
+from kinetic.backends.cpu.quantise.numbers import ONE, ZERO, largest_magnitude, put_half, rounded, within
 
 SUPER = 256
 SIGNS, PAIRS = 128, 64
@@ -14,17 +14,6 @@ SIGNS, PAIRS = 128, 64
 ONE_BYTES, TWO_BYTES, TERNARY_BYTES, TWO_BIT_BYTES = 18, 18, 54, 66
 
 values, quants = floats(SUPER), bytes_(SUPER)
-
-
-@small
-def _load(x, v, count):
-    """-> the largest magnitude."""
-    most = np.int32(0)
-    for j in range(count):
-        x[j] = v[j]
-        size = magnitude_bits(x[j])
-        most = size if size > most else most
-    return float_of(most)
 
 
 @small
@@ -46,7 +35,7 @@ def q1_0(source, importance, target, rows, width, tables):
         for byte in range(SIGNS // 8):
             bits = 0
             for j in range(8):
-                bits |= np.int32(v[8 * byte + j] >= ZERO) << j
+                bits |= int(v[8 * byte + j] >= ZERO) << j
             y[2 + byte] = np.uint8(bits)
 
 
@@ -55,7 +44,8 @@ def q2_0(source, importance, target, rows, width, tables):
     x, q = values(), quants()
     for block in range(rows * width // PAIRS):
         y = bytes_at(target + block * TWO_BYTES)
-        d = _load(x, floats_at(source + block * PAIRS * 4), PAIRS)
+        load(x, floats_at(source + block * PAIRS * 4), PAIRS)
+        d = largest_magnitude(x, PAIRS)
         inverse = ONE / d if d > ZERO else ZERO
         put_half(y, 0, d)
         for j in range(PAIRS):
@@ -80,7 +70,8 @@ def tq1_0(source, importance, target, rows, width, tables):
     x, q = values(), quants()
     for block in range(rows * width // SUPER):
         y = bytes_at(target + block * TERNARY_BYTES)
-        d = _load(x, floats_at(source + block * SUPER * 4), SUPER)
+        load(x, floats_at(source + block * SUPER * 4), SUPER)
+        d = largest_magnitude(x, SUPER)
         put_half(y, 52, d)
         _trits(x, q, d)
         _put_five(q, 0, 32, y, 0, 32)
@@ -95,7 +86,8 @@ def tq2_0(source, importance, target, rows, width, tables):
     x, q = values(), quants()
     for block in range(rows * width // SUPER):
         y = bytes_at(target + block * TWO_BIT_BYTES)
-        d = _load(x, floats_at(source + block * SUPER * 4), SUPER)
+        load(x, floats_at(source + block * SUPER * 4), SUPER)
+        d = largest_magnitude(x, SUPER)
         put_half(y, 64, d)
         _trits(x, q, d)
         write_two_bits(q, y, 0)

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from kinetic.backends.cpu.quantise.memory import bytes_, bytes_at, floats, floats_at, kernel, small
-from kinetic.backends.cpu.quantise.numbers import HALF, ZERO, bits_of, float_of, magnitude_bits
+from kinetic.backends.cpu.quantise.memory import bytes_, bytes_at, floats, floats_at, kernel, load, small
+from kinetic.backends.cpu.quantise.numbers import HALF, ZERO, bits_of, float_of, largest_magnitude
 
 LONG, LONG_BYTES = 32, 17
 SHORT, PARTS, SHORT_BYTES = 16, 4, 36
@@ -22,17 +22,6 @@ TWO_64 = np.float32(2.0**64)
 SIX, LARGEST, SUBNORMALS = np.float32(6), np.float32(448), np.float32(512)
 
 values, quants = floats(LONG), bytes_(LONG)
-
-
-@small
-def _load(x, v, count):
-    """-> the largest magnitude."""
-    most = np.int32(0)
-    for j in range(count):
-        x[j] = v[j]
-        size = magnitude_bits(x[j])
-        most = size if size > most else most
-    return float_of(most)
 
 
 def _candidate(before: Any, number: int, doubled: int) -> Any:
@@ -91,7 +80,8 @@ def mxfp4(source, importance, target, rows, width, tables):
     x, q = values(), quants()
     for block in range(rows * width // LONG):
         y = bytes_at(target + block * LONG_BYTES)
-        most = _load(x, floats_at(source + block * LONG * 4), LONG)
+        load(x, floats_at(source + block * LONG * 4), LONG)
+        most = largest_magnitude(x, LONG)
         # Of what is too small for the exponent's byte, ggml keeps the low eight bits.
         exponent = (floor_log2(most) + 125) & 255 if most > ZERO else 0
         y[0] = np.uint8(exponent)
@@ -129,7 +119,8 @@ def nvfp4(source, importance, target, rows, width, tables):
     for part in range(rows * width // SHORT):
         block, number = part // PARTS, part % PARTS
         y = bytes_at(target + block * SHORT_BYTES)
-        byte = _scale_byte(_load(x, floats_at(source + part * SHORT * 4), SHORT) / SIX)
+        load(x, floats_at(source + part * SHORT * 4), SHORT)
+        byte = _scale_byte(largest_magnitude(x, SHORT) / SIX)
         y[number] = np.uint8(byte)
         _nearest_floats(x, q, SHORT, _scale_of(byte))
         _put_codes(q, y, PARTS + number * (SHORT // 2), SHORT // 2)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kinetic.backends.cpu.quantise.affine_search import found_level, new_found, search_affine
+from kinetic.backends.cpu.quantise.affine_search import TRIES, found_level, new_found, search_affine
 from kinetic.backends.cpu.quantise.k_bytes import (
     write_four_bits,
     write_nibbles,
@@ -118,18 +118,12 @@ class Shape(NamedTuple):
     """What the mean square is multiplied by in the weights with importance."""
 
 
-TRIES = (np.float32(-0.9), np.float32(0.05), 37)
-"""With importance."""
-
-
-def make_kernel(shape: Shape, put_factors: Any, put_levels: Any) -> Any:
-    size, length, top, factor_top, d_at, tries, is_absolute, spread = shape
-    blocks = SUPER // length
-    batch = LANES // blocks
+def _loader(shape: Shape) -> Any:
+    """(source, importance, width, block, lane, x, w, sigma): a super-block to the lanes from ``lane`` on."""
+    length, spread, blocks = shape.length, shape.spread, SUPER // shape.length
 
     @small
     def load(source, importance, width, block, lane, x, w, sigma):
-        """A super-block to the lanes from ``lane`` on."""
         at = source + block * SUPER * 4
         mean = spread * sum_of_squares(floats_at(at), SUPER) / np.float32(SUPER) if importance != 0 else ZERO
         for i in range(blocks):
@@ -137,6 +131,13 @@ def make_kernel(shape: Shape, put_factors: Any, put_levels: Any) -> Any:
             sigma[lane + i] = mean
             if importance != 0:
                 load_lane(w, lane + i, floats_at(importance + (block * SUPER % width + i * length) * 4), length)
+
+    return load
+
+
+def _searcher(shape: Shape) -> Any:
+    """(importance, x, w, sigma, found)."""
+    length, top, tries, is_absolute = shape.length, shape.top, shape.tries, shape.is_absolute
 
     @small
     def search(importance, x, w, sigma, found):
@@ -150,6 +151,13 @@ def make_kernel(shape: Shape, put_factors: Any, put_levels: Any) -> Any:
         else:
             _plain_weights(x, w, length)
         search_affine(x, w, length, top, tries, is_absolute, False, found)
+
+    return search
+
+
+def _finisher(shape: Shape, put_factors: Any, put_levels: Any) -> Any:
+    """(importance, v, y, q, lane, found): writes a super-block."""
+    length, top, factor_top, d_at, blocks = shape.length, shape.top, shape.factor_top, shape.d_at, SUPER // shape.length
 
     @small
     def factors_of(importance, values, weights, factors):
@@ -166,24 +174,32 @@ def make_kernel(shape: Shape, put_factors: Any, put_levels: Any) -> Any:
         d_min = float_of_half(put_half(y, d_at + 2, factors_of(importance, lows, weights, minima)))
         put_factors(scales, minima, y)
         for i in range(blocks):
-            scale = d * np.float32(scales[i])
+            scale, at = d * np.float32(scales[i]), i * length
             if scale != ZERO:
-                _write_levels(v, q, i * length, length, top, scale, d_min * np.float32(minima[i]))
+                _write_levels(v, q, at, length, top, scale, d_min * np.float32(minima[i]))
                 continue
             for j in range(length):
-                q[i * length + j] = np.uint8(found_level(v[i * length + j], top, found, lane + i, importance != 0))
+                q[at + j] = np.uint8(found_level(v[at + j], top, found, lane + i, importance != 0))
         put_levels(q, y)
+
+    return finish
+
+
+def make_kernel(shape: Shape, put_factors: Any, put_levels: Any) -> Any:
+    load, search, finish = _loader(shape), _searcher(shape), _finisher(shape, put_factors, put_levels)
+    size, blocks = shape.bytes, SUPER // shape.length
+    batch = LANES // blocks
 
     @kernel
     def quantise(source, importance, target, rows, width, tables):
         x, w, q, sigma, found = lane_values(), lane_values(), quants(), lane_floats(), new_found()
         count = rows * width // SUPER
         for first in range(0, count, batch):
-            for part in range(batch):  # the last one twice if there is no other
+            for part in range(batch):  # the last one again where there is no other
                 load(source, importance, width, min(first + part, count - 1), part * blocks, x, w, sigma)
             search(importance, x, w, sigma, found)
-            for part in range(batch):
-                block = min(first + part, count - 1)
+            for part in range(min(batch, count - first)):
+                block = first + part
                 v, y = floats_at(source + block * SUPER * 4), bytes_at(target + block * size)
                 finish(importance, v, y, q, part * blocks, found)
 

@@ -72,6 +72,15 @@ def magnitude_bits(x):
 
 
 @small
+def largest_magnitude(x, count):
+    most = np.int32(0)
+    for j in range(count):
+        size = magnitude_bits(x[j])
+        most = size if size > most else most
+    return float_of(most)
+
+
+@small
 def float_of(bits):
     return np.int32(bits).view(np.float32)
 

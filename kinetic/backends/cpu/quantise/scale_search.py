@@ -52,7 +52,7 @@ def largest(x, length, value, size):
 
 @small
 def search_scale(x, w, length, top, scale, chosen):
-    """``x``, ``w`` float32 [length, 16] -> ``scale`` [16], and its inverse that makes the levels: 0 for a zero block."""
+    """``x``, ``w`` float32 [length, 16] -> ``scale`` [16], and the inverse that makes the levels (0: zero block)."""
     wx, value, size, inverse = lane_values(), lane_floats(), lane_floats(), lane_floats()
     products, squares, best = lane_floats(), lane_floats(), lane_floats()
     largest(x, length, value, size)
