@@ -110,4 +110,5 @@ def _compile(folder: Path, isa: str, units: list[str], progress: Callable[[str],
     if progress:
         names = ", ".join(gguf_types.type_name(int(unit)) for unit in units)
         progress(f"compiling quantisers for this processor ({isa}: {names}); this happens once")
-    native.finish([native.start("kinetic.backends.cpu.quantise.build", folder, isa, units)])
+    jobs = [job for job in (units[::2], units[1::2]) if job]
+    native.finish([native.start("kinetic.backends.cpu.quantise.build", folder, isa, job) for job in jobs])
