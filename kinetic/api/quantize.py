@@ -19,7 +19,7 @@ from kinetic import store
 from kinetic.attest import foreign_errors
 from kinetic.errors import FileProblem, UsageError
 from kinetic.gguf import Gguf
-from kinetic.quantize.recipe import Recipe
+from kinetic.quantize.recipe import Recipe, parse_tensor_type
 from kinetic.quantize.types import file_type
 from kinetic.quantize.write import padded
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 Name = str | os.PathLike[str]
 News = Callable[[str], None]
+
+MOST_TEXT_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +50,7 @@ def quantize(
     target: Name,
     type: str | Recipe,
     *,
-    imatrix: Name | None = None,
-    include: Iterable[str] = (),
-    exclude: Iterable[str] = (),
+    importance: Importance | None = None,
     threads: int = 0,
     progress: store.Progress | None = None,
     news: News | None = None,
@@ -59,15 +59,15 @@ def quantize(
     """Write ``source`` with smaller weights to ``target``, which must not exist.
 
     ``type`` is a name such as Q4_K_M, to which ``settings`` may add those of kinetic.quantize.recipe.Recipe, or a
-    recipe. ``threads`` 0 is one for each core. ``progress`` is told (bytes read, in all), ``news`` of kernels
-    that must be compiled first. Raises UsageError, FileProblem, UnsupportedModel or Malformed, and then leaves nothing.
+    recipe; ``importance`` comes from ``read_importance``. ``threads`` 0 is one for each core. ``progress`` is told
+    (bytes read, in all), ``news`` of kernels that must be compiled first. Raises UsageError, FileProblem,
+    UnsupportedModel or Malformed, and then leaves nothing.
     """
     from kinetic.backends.cpu.system import available_cores
 
     recipe = type if isinstance(type, Recipe) else Recipe(file_type(type), **settings)
     _require_other(source, target)
-    matrix = read_importance(imatrix, include, exclude)
-    with planned(source, recipe, matrix) as plan:
+    with planned(source, recipe, importance) as plan:
         paths = target_paths(target, plan)
         _write(plan, paths, threads or available_cores(), progress, news)
         return summary(plan, paths)
@@ -103,12 +103,16 @@ def tensors(
 
 
 @contextmanager
-def planned(source: Name, recipe: Recipe, importance: Importance | None = None) -> Iterator[Plan]:
-    """What quantising would come to. The source is open meanwhile."""
+def planned(
+    source: Name, recipe: Recipe, importance: Importance | None = None, *, check: bool = True
+) -> Iterator[Plan]:
+    """What quantising would come to. The source is open meanwhile. Raises for what couldn't be done, if ``check``."""
     from kinetic.quantize.plan import make_plan
 
     with Gguf.open(store.resolve(source)) as gguf:
         plan = make_plan(gguf, recipe, importance)
+        if check:
+            plan.check()
         yield plan
         gguf.check_unchanged()
 
@@ -125,6 +129,15 @@ def read_importance(path: Name | None, include: Iterable[str] = (), exclude: Ite
     if not os.path.isfile(path):
         raise FileProblem(f"{os.fspath(path)} is not there, or no regular file: check the path", name="FILE_NOT_FOUND")
     return importance.read(path).only(include, exclude)
+
+
+def read_tensor_types(path: Name) -> list[tuple[str, str]]:
+    """Patterns and tensor types from a text file of words NAME=TYPE. Raises FileProblem, LimitExceeded, UsageError."""
+    with foreign_errors():
+        from ktc.files import read_bounded
+
+        text = read_bounded(path, MOST_TEXT_BYTES).decode("utf-8", "surrogateescape")
+    return [parse_tensor_type(word) for word in text.split()]
 
 
 def summary(plan: Plan, paths: Iterable[Path] = ()) -> Quantised:

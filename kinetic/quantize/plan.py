@@ -87,6 +87,7 @@ class Substitution(NamedTuple):
 class Plan:
     source: Gguf
     recipe: Recipe
+    importance: Importance | None
     parts: list[Part]
 
     @property
@@ -98,6 +99,17 @@ class Plan:
         """ggml type ids that rows will be quantised to."""
         made = {step.choice.tensor_type for step in self.steps if step.changes}
         return frozenset(TYPE_IDS[name] for name in made - set(FLOATS))
+
+    def check(self) -> None:
+        """Raises UsageError and UnsupportedModel for whatever could not be done to the end."""
+        steps = self.steps
+        for step in steps:
+            _check_importance(step, self.recipe, self.importance)
+            if step.changes:
+                _check_source(step, self.recipe)
+                _check_kernel(step)
+            if self.recipe.no_fallback:
+                _check_substitution(step)
 
     def substitutions(self) -> list[Substitution]:
         """By how many bytes they concern, most first."""
@@ -114,7 +126,7 @@ class Plan:
 
 
 def make_plan(source: Gguf, recipe: Recipe, importance: Importance | None = None) -> Plan:
-    """Raises UsageError, UnsupportedModel and Malformed for whatever could not be done to the end."""
+    """Raises UsageError, UnsupportedModel and Malformed where a tensor's type can't be told; then ``check``."""
     if importance is not None and not importance.entries:
         importance = None
     shape = facts(source.metadata, recipe.overrides)
@@ -128,11 +140,10 @@ def make_plan(source: Gguf, recipe: Recipe, importance: Importance | None = None
         _step(source.tensors[old], new, choice, importance)
         for (old, new), choice in zip(names.items(), choices, strict=True)
     ]
-    _check(steps, recipe, importance)
     keys = quantised_keys(source, recipe, importance)
     if recipe.prune:
         keys.put(f"{shape.architecture}.block_count", "UINT32", layers_left)
-    return Plan(source, recipe, list(_parts(steps, keys, len(source.shards) if recipe.keep_split else 1)))
+    return Plan(source, recipe, importance, list(_parts(steps, keys, len(source.shards) if recipe.keep_split else 1)))
 
 
 def _asked(tensor: Tensor, name: str) -> Asked:
@@ -165,17 +176,6 @@ def _parts(steps: list[Step], keys: Keys, count: int) -> Iterator[Part]:
 
 
 # -- what can't be done
-
-
-def _check(steps: list[Step], recipe: Recipe, importance: Importance | None) -> None:
-    for step in steps:
-        _check_importance(step, recipe, importance)
-    for step in steps:
-        if step.changes:
-            _check_source(step, recipe)
-    _check_kernels(steps)
-    if recipe.no_fallback:
-        _check_substitutions(steps)
 
 
 def needs_importance(step: Step, recipe: Recipe) -> bool:
@@ -214,25 +214,23 @@ def _check_source(step: Step, recipe: Recipe) -> None:
         raise UnsupportedModel(f"{problem}: start from an F16 file", name="UNSUPPORTED_SOURCE")
 
 
-def _check_kernels(steps: list[Step]) -> None:
+def _check_kernel(step: Step) -> None:
     from kinetic.backends.cpu.quantise import NEEDS_IMATRIX, QUANTISABLE
 
-    for step in steps:
-        chosen = step.choice.tensor_type
-        if not step.changes or chosen in FLOATS:
-            continue
-        if step.type_id not in QUANTISABLE:
-            problem = f"tensor {step.name!r} would become {chosen}, which this build can't quantise to"
-            raise UsageError(f"{problem}: ask for another type", name="UNSUPPORTED_TYPE")
-        if step.type_id in NEEDS_IMATRIX and step.importance is None:
-            problem = f"tensor {step.name!r} can't become {chosen} without its importance"
-            raise UsageError(f"{problem}: give a matrix that names it, or ask for another type", name="IMATRIX_NEEDED")
+    chosen = step.choice.tensor_type
+    if chosen in FLOATS:
+        return
+    if step.type_id not in QUANTISABLE:
+        problem = f"tensor {step.name!r} would become {chosen}, which this build can't quantise to"
+        raise UsageError(f"{problem}: ask for another type", name="UNSUPPORTED_TYPE")
+    if step.type_id in NEEDS_IMATRIX and step.importance is None:
+        problem = f"tensor {step.name!r} can't become {chosen} without its importance"
+        raise UsageError(f"{problem}: give a matrix that names it, or ask for another type", name="IMATRIX_NEEDED")
 
 
-def _check_substitutions(steps: list[Step]) -> None:
-    for step in steps:
-        wanted, chosen = step.choice.wanted, step.choice.tensor_type
-        if wanted != chosen:
-            row = step.source.shape[-1]
-            problem = f"tensor {step.name!r} would become {chosen} instead of {wanted}, since its rows of {row} values"
-            raise UsageError(f"{problem} don't divide into {wanted}'s blocks: leave out --no-fallback", name="FALLBACK")
+def _check_substitution(step: Step) -> None:
+    wanted, chosen = step.choice.wanted, step.choice.tensor_type
+    if wanted != chosen:
+        row = step.source.shape[-1]
+        problem = f"tensor {step.name!r} would become {chosen} instead of {wanted}, since its rows of {row} values"
+        raise UsageError(f"{problem} don't divide into {wanted}'s blocks: leave out --no-fallback", name="FALLBACK")
