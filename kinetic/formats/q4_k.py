@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 from kinetic.bits import F32
 from kinetic.formats import Integers
-from kinetic.formats.k_scales import decode_with_minimum, minimum_factor, scale_factor, with_scales
+from kinetic.formats.k_scales import minimum_factor, scale_factor, with_scales
+from kinetic.formats.values import decoded
 
 NAME, TYPE_ID, BLOCK, BYTES, QUANTISED = "Q4_K", 12, 256, 144, True
 BITS, ZERO, SCALES, D_AT, M_AT = 4, 0, "superblock", 0, 2
+TABLE, UNIT, SCALE_TYPE = None, 1.0, "f16"
 factor, minimum = scale_factor, minimum_factor
 
 
@@ -30,4 +32,4 @@ def integers(raw: NDArray[np.uint8]) -> Integers:
 
 
 def decode(raw: NDArray[np.uint8]) -> F32:
-    return decode_with_minimum(integers(raw.reshape(-1, raw.shape[-1]))).reshape(*raw.shape[:-1], -1)
+    return decoded(integers, raw)

@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 from kinetic.bits import F32, f16_to_f32
 from kinetic.formats import Integers
 from kinetic.formats.fifth_bits import join
+from kinetic.formats.values import decoded
 
 NAME, TYPE_ID, BLOCK, BYTES, QUANTISED = "Q5_0", 6, 32, 22, True
 BITS, ZERO, SCALES, D_AT, M_AT = 5, 16, "block", 0, -1
+TABLE, UNIT, SCALE_TYPE = None, 1.0, "f16"
 
 
 def unsigned(block: NDArray[np.uint8], i: int) -> int:
@@ -28,5 +30,4 @@ def integers(raw: NDArray[np.uint8]) -> Integers:
 
 
 def decode(raw: NDArray[np.uint8]) -> F32:
-    q, scale, _, _ = integers(raw.reshape(-1, raw.shape[-1]))
-    return (np.repeat(scale, BLOCK, axis=-1) * q.astype(np.float32)).reshape(*raw.shape[:-1], -1)
+    return decoded(integers, raw)

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from kinetic.bits import F32, f16_to_f32
 from kinetic.formats import Integers
 from kinetic.formats.fifth_bits import join
-from kinetic.formats.k_scales import decode_with_minimum
+from kinetic.formats.values import decoded
 
 NAME, TYPE_ID, BLOCK, BYTES, QUANTISED = "Q5_1", 7, 32, 24, True
 BITS, ZERO, SCALES, D_AT, M_AT = 5, 0, "block", 0, 2
+TABLE, UNIT, SCALE_TYPE = None, 1.0, "f16"
 
 
 def unsigned(block: NDArray[np.uint8], i: int) -> int:
@@ -32,4 +33,4 @@ def integers(raw: NDArray[np.uint8]) -> Integers:
 
 
 def decode(raw: NDArray[np.uint8]) -> F32:
-    return decode_with_minimum(integers(raw.reshape(-1, raw.shape[-1]))).reshape(*raw.shape[:-1], -1)
+    return decoded(integers, raw)

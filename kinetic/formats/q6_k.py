@@ -14,9 +14,12 @@ from numpy.typing import NDArray
 
 from kinetic.bits import F32, f16_to_f32
 from kinetic.formats import Integers
+from kinetic.formats.superblocks import with_halves
+from kinetic.formats.values import decoded
 
 NAME, TYPE_ID, BLOCK, BYTES, QUANTISED = "Q6_K", 14, 256, 210, True
 BITS, ZERO, SCALES, D_AT, M_AT = 6, 32, "halves", 208, -1
+TABLE, UNIT, SCALE_TYPE = None, 1.0, "f16"
 
 
 def unsigned(block: NDArray[np.uint8], i: int) -> int:
@@ -37,14 +40,9 @@ def integers(raw: NDArray[np.uint8]) -> Integers:
     nibbles = np.stack([low & 15, low >> 4], axis=3).reshape(n, -1, 2, 4, 32)
     upper = blocks[..., 128:192].reshape(n, -1, 2, 1, 32) >> np.array([0, 2, 4, 6], np.uint8)[:, None]
     q = (nibbles | ((upper & 3) << 4)).astype(np.int8) - np.int8(32)
-    sub = np.ascontiguousarray(blocks[..., 192:208]).view(np.int8).reshape(n, -1)
-    scale = np.repeat(f16_to_f32(blocks[..., 208:210]), 8, axis=-1).reshape(n, -1)
-    return Integers(q.reshape(n, -1), scale, None, sub)
+    s = np.ascontiguousarray(blocks[..., 192:208]).view(np.int8)
+    return with_halves(q, f16_to_f32(blocks[..., 208:210]), s)
 
 
 def decode(raw: NDArray[np.uint8]) -> F32:
-    """``(d * s) * q``, as llama.cpp rounds it."""
-    q, scale, _, sub = integers(raw.reshape(-1, raw.shape[-1]))
-    assert sub is not None
-    factor = np.repeat(scale, 2, axis=-1) * sub.astype(np.float32)
-    return (np.repeat(factor, 16, axis=-1) * q.astype(np.float32)).reshape(*raw.shape[:-1], -1)
+    return decoded(integers, raw)

@@ -28,7 +28,7 @@ from kinetic.backends.identity import digest_of
 from kinetic.bits import F32
 from kinetic.errors import KineticError
 
-QUANTISABLE = frozenset({8})
+QUANTISABLE = frozenset({8, 10, 12, 13, 14})
 """ggml type ids of the formats that rows can be quantised to."""
 
 NEEDS_IMATRIX: frozenset[int] = frozenset()

@@ -15,12 +15,12 @@ import llvmlite.binding as llvm
 
 from kinetic.backends.cpu.build import numba_module
 from kinetic.backends.cpu.objects import sealed
-from kinetic.backends.cpu.quantise import eight_bits, symbol
+from kinetic.backends.cpu.quantise import eight_bits, k_minimum, six_bits, symbol
 from kinetic.backends.cpu.target import machine
 
 SIGNATURE = "void(int64, int64, int64, int64, int64, int64)"
 
-KERNELS = {ggml_type: kernel for source in (eight_bits,) for ggml_type, kernel in source.KERNELS.items()}
+KERNELS = {ggml_type: kernel for source in (eight_bits, k_minimum, six_bits) for ggml_type, kernel in source.KERNELS.items()}
 
 
 def compile_type(ggml_type: int, isa: str) -> bytes:
@@ -30,11 +30,11 @@ def compile_type(ggml_type: int, isa: str) -> bytes:
     module = numba_module(kernel, symbol(ggml_type), "v")
     module.verify()
     target = machine(isa)
-    options = llvm.create_pipeline_tuning_options(speed_level=2)
-    # Loops over lanes would be unrolled before they are made vectors.
-    options.loop_unrolling = False
-    passes = llvm.create_pass_builder(target, options)
-    passes.getModulePassManager().run(module, passes)
+    for unrolls in (False, True):  # loops over lanes must become vectors before they are unrolled
+        options = llvm.create_pipeline_tuning_options(speed_level=2)
+        options.loop_unrolling = unrolls
+        passes = llvm.create_pass_builder(target, options)
+        passes.getModulePassManager().run(module, passes)
     return bytes(target.emit_object(module))
 
 

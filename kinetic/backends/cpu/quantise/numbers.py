@@ -35,8 +35,14 @@ def nearest(x):
 
 
 @small
+def whole_float(x):
+    """The nearest integer, ties to even, as a float32. Only of less than 2^22."""
+    return (x + MAGIC) - MAGIC
+
+
+@small
 def within(low, value, high):
-    """int32 ``value``, or the bound it exceeds."""
+    """``value``, or the bound it exceeds; all three of one type."""
     value = value if value < high else high
     return value if value > low else low
 
