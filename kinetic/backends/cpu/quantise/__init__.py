@@ -28,7 +28,7 @@ from kinetic.backends.identity import digest_of
 from kinetic.bits import F32
 from kinetic.errors import KineticError
 
-QUANTISABLE = frozenset({8, 10, 12, 13, 14})
+QUANTISABLE = frozenset({2, 3, 6, 7, 8, 10, 11, 12, 13, 14, 20, 23, 34, 35, 39, 40, 41, 42})
 """ggml type ids of the formats that rows can be quantised to."""
 
 NEEDS_IMATRIX: frozenset[int] = frozenset()

@@ -13,6 +13,9 @@ from kinetic.backends.cpu.quantise.lanes import LANES, copy, fill, lane_floats, 
 from kinetic.backends.cpu.quantise.memory import small
 from kinetic.backends.cpu.quantise.numbers import ONE, ZERO, nearest, whole_float, within
 
+TRIES = (np.float32(-0.9), np.float32(0.05), 37)
+"""The tries of ``search_affine`` where there is an importance."""
+
 
 @small
 def wrapping_level(v, top):

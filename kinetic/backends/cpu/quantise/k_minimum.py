@@ -11,33 +11,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kinetic.backends.cpu.quantise.affine_search import found_level, new_found, search_affine
+from kinetic.backends.cpu.quantise.affine_search import TRIES, found_level, new_found, search_affine
+from kinetic.backends.cpu.quantise.k_bytes import (
+    write_four_bits,
+    write_nibbles,
+    write_one_bit,
+    write_six_bits,
+    write_two_bits,
+)
 from kinetic.backends.cpu.quantise.lanes import LANES, lane_floats, lane_values, load_lane
 from kinetic.backends.cpu.quantise.memory import bytes_, bytes_at, floats_at, ints, kernel, small
 from kinetic.backends.cpu.quantise.numbers import ZERO, float_of_half, nearest, put_half, within
 from kinetic.backends.cpu.quantise.small_search import BYTE, search_positive
+from kinetic.backends.cpu.quantise.weights import importance_weights, sum_of_squares
 
 SUPER = 256
 
 quants, lane_ints = bytes_(SUPER), ints(LANES)
-
-
-@small
-def importance_weights(x, w, length, sigma):
-    """importance * sqrt(sigma + x^2), per lane its own sigma; ``w`` holds the importance before."""
-    for j in range(length):
-        at = j * LANES
-        for lane in range(LANES):
-            v = x[at + lane]
-            w[at + lane] = w[at + lane] * math.sqrt(sigma[lane] + v * v)
-
-
-@small
-def sum_of_squares(v, count):
-    total = ZERO
-    for j in range(count):
-        total += v[j] * v[j]
-    return total
 
 
 @small
@@ -78,60 +68,37 @@ def _write_levels(v, q, at, length, top, d, minimum):
 
 
 @small
-def write_two_bits(q, y, at):
-    """Four levels a byte, those of values 32 apart."""
-    for half in range(2):
-        for j in range(32):
-            a = 128 * half + j
-            y[at + 32 * half + j] = np.uint8(q[a] | q[a + 32] << 2 | q[a + 64] << 4 | q[a + 96] << 6)
+def _q2_k_factors(scales, minima, y):
+    write_nibbles(scales, minima, y)
 
 
 @small
-def _write_four_bits(q, y, at):
-    """Two levels a byte, those of values 32 apart."""
-    for part in range(4):
-        for j in range(32):
-            low, high = q[64 * part + j], q[64 * part + 32 + j]
-            y[at + 32 * part + j] = np.uint8((low & 15) | (high & 15) << 4)
-
-
-@small
-def _write_fifth_bits(q, y, at):
-    for j in range(32):
-        bits = 0
-        for part in range(8):
-            bits |= (q[32 * part + j] >> 4) << part
-        y[at + j] = np.uint8(bits)
-
-
-@small
-def _write_six_bit_factors(scales, minima, y, at):
-    """Eight pairs of 6 bits in 12 bytes: four whole pairs whose upper bits hold those of the other four."""
-    for i in range(4):
-        scale, minimum = scales[i + 4], minima[i + 4]
-        y[at + i] = np.uint8((scales[i] & 63) | (scale >> 4) << 6)
-        y[at + 4 + i] = np.uint8((minima[i] & 63) | (minimum >> 4) << 6)
-        y[at + 8 + i] = np.uint8((scale & 15) | (minimum & 15) << 4)
-
-
-@small
-def _write_q2_k(q, scales, minima, y):
-    for i in range(16):
-        y[i] = np.uint8(scales[i] | minima[i] << 4)
+def _q2_k_levels(q, y):
     write_two_bits(q, y, 16)
 
 
 @small
-def _write_q4_k(q, scales, minima, y):
-    _write_six_bit_factors(scales, minima, y, 4)
-    _write_four_bits(q, y, 16)
+def _q4_k_factors(scales, minima, y):
+    write_six_bits(scales, minima, y, 4)
 
 
 @small
-def _write_q5_k(q, scales, minima, y):
-    _write_six_bit_factors(scales, minima, y, 4)
-    _write_fifth_bits(q, y, 16)
-    _write_four_bits(q, y, 48)
+def _q4_k_levels(q, y):
+    write_four_bits(q, y, 16)
+
+
+@small
+def _q5_k_factors(scales, minima, y):
+    for i in range(8):  # here, not in Q4_K, ggml bounds what is no level at all
+        scales[i] = min(scales[i], np.int32(63))
+        minima[i] = min(minima[i], np.int32(63))
+    write_six_bits(scales, minima, y, 4)
+
+
+@small
+def _q5_k_levels(q, y):
+    write_one_bit(q, y, 16, 4)
+    write_four_bits(q, y, 48)
 
 
 class Shape(NamedTuple):
@@ -151,18 +118,12 @@ class Shape(NamedTuple):
     """What the mean square is multiplied by in the weights with importance."""
 
 
-TRIES = (np.float32(-0.9), np.float32(0.05), 37)
-"""With importance."""
-
-
-def make_kernel(shape: Shape, write: Any) -> Any:
-    size, length, top, factor_top, d_at, tries, is_absolute, spread = shape
-    blocks = SUPER // length
-    batch = LANES // blocks
+def _loader(shape: Shape) -> Any:
+    """(source, importance, width, block, lane, x, w, sigma): a super-block to the lanes from ``lane`` on."""
+    length, spread, blocks = shape.length, shape.spread, SUPER // shape.length
 
     @small
     def load(source, importance, width, block, lane, x, w, sigma):
-        """A super-block to the lanes from ``lane`` on."""
         at = source + block * SUPER * 4
         mean = spread * sum_of_squares(floats_at(at), SUPER) / np.float32(SUPER) if importance != 0 else ZERO
         for i in range(blocks):
@@ -170,6 +131,13 @@ def make_kernel(shape: Shape, write: Any) -> Any:
             sigma[lane + i] = mean
             if importance != 0:
                 load_lane(w, lane + i, floats_at(importance + (block * SUPER % width + i * length) * 4), length)
+
+    return load
+
+
+def _searcher(shape: Shape) -> Any:
+    """(importance, x, w, sigma, found)."""
+    length, top, tries, is_absolute = shape.length, shape.top, shape.tries, shape.is_absolute
 
     @small
     def search(importance, x, w, sigma, found):
@@ -184,6 +152,13 @@ def make_kernel(shape: Shape, write: Any) -> Any:
             _plain_weights(x, w, length)
         search_affine(x, w, length, top, tries, is_absolute, False, found)
 
+    return search
+
+
+def _finisher(shape: Shape, put_factors: Any, put_levels: Any) -> Any:
+    """(importance, v, y, q, lane, found): writes a super-block."""
+    length, top, factor_top, d_at, blocks = shape.length, shape.top, shape.factor_top, shape.d_at, SUPER // shape.length
+
     @small
     def factors_of(importance, values, weights, factors):
         if importance != 0:
@@ -197,25 +172,34 @@ def make_kernel(shape: Shape, write: Any) -> Any:
             values[i], lows[i], weights[i] = found[0][lane + i], -found[1][lane + i], found[2][lane + i]
         d = float_of_half(put_half(y, d_at, factors_of(importance, values, weights, scales)))
         d_min = float_of_half(put_half(y, d_at + 2, factors_of(importance, lows, weights, minima)))
+        put_factors(scales, minima, y)
         for i in range(blocks):
-            scale = d * np.float32(scales[i])
+            scale, at = d * np.float32(scales[i]), i * length
             if scale != ZERO:
-                _write_levels(v, q, i * length, length, top, scale, d_min * np.float32(minima[i]))
+                _write_levels(v, q, at, length, top, scale, d_min * np.float32(minima[i]))
                 continue
             for j in range(length):
-                q[i * length + j] = np.uint8(found_level(v[i * length + j], top, found, lane + i, importance != 0))
-        write(q, scales, minima, y)
+                q[at + j] = np.uint8(found_level(v[at + j], top, found, lane + i, importance != 0))
+        put_levels(q, y)
+
+    return finish
+
+
+def make_kernel(shape: Shape, put_factors: Any, put_levels: Any) -> Any:
+    load, search, finish = _loader(shape), _searcher(shape), _finisher(shape, put_factors, put_levels)
+    size, blocks = shape.bytes, SUPER // shape.length
+    batch = LANES // blocks
 
     @kernel
     def quantise(source, importance, target, rows, width, tables):
         x, w, q, sigma, found = lane_values(), lane_values(), quants(), lane_floats(), new_found()
         count = rows * width // SUPER
         for first in range(0, count, batch):
-            for part in range(batch):  # the last one twice if there is no other
+            for part in range(batch):  # the last one again where there is no other
                 load(source, importance, width, min(first + part, count - 1), part * blocks, x, w, sigma)
             search(importance, x, w, sigma, found)
-            for part in range(batch):
-                block = min(first + part, count - 1)
+            for part in range(min(batch, count - first)):
+                block = first + part
                 v, y = floats_at(source + block * SUPER * 4), bytes_at(target + block * size)
                 finish(importance, v, y, q, part * blocks, found)
 
@@ -225,7 +209,13 @@ def make_kernel(shape: Shape, write: Any) -> Any:
 TENTH = np.float32(0.1)
 
 KERNELS = {
-    10: make_kernel(Shape(84, 16, 3, 15, 80, (np.float32(-0.5), TENTH, 16), True, np.float32(1)), _write_q2_k),
-    12: make_kernel(Shape(144, 32, 15, 63, 0, (np.float32(-1), TENTH, 21), False, np.float32(2)), _write_q4_k),
-    13: make_kernel(Shape(176, 32, 31, 63, 0, (np.float32(-0.5), TENTH, 16), False, np.float32(2)), _write_q5_k),
+    10: make_kernel(
+        Shape(84, 16, 3, 15, 80, (np.float32(-0.5), TENTH, 16), True, np.float32(1)), _q2_k_factors, _q2_k_levels
+    ),
+    12: make_kernel(
+        Shape(144, 32, 15, 63, 0, (np.float32(-1), TENTH, 21), False, np.float32(2)), _q4_k_factors, _q4_k_levels
+    ),
+    13: make_kernel(
+        Shape(176, 32, 31, 63, 0, (np.float32(-0.5), TENTH, 16), False, np.float32(2)), _q5_k_factors, _q5_k_levels
+    ),
 }
