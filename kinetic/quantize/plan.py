@@ -105,6 +105,7 @@ class Plan:
         steps = self.steps
         for step in steps:
             _check_importance(step, self.recipe, self.importance)
+        for step in steps:
             if step.changes:
                 _check_source(step, self.recipe)
                 _check_kernel(step)

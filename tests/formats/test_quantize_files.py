@@ -1,4 +1,4 @@
-"""Whole files, byte for byte those of llama-quantize b11434: its own digests, and the program itself where there is one."""
+"""Whole files, byte for byte those of llama-quantize b11434: by digests it left, and beside it where there is one."""
 
 from __future__ import annotations
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
-from kinetic.gguf_types import TYPES
 from tests.support.gguf_writer import GgufWriter
 
 Tensors = dict[str, tuple[int, ...]]
@@ -44,6 +43,8 @@ def experts(count: int, number: int) -> Tensors:
 
 
 OUTPUT: Tensors = {"output.weight": (ROWS, 256), "output_norm.weight": (256,)}
+EMBEDDING: Tensors = {"token_embd.weight": (ROWS, 256)}
+ODD: Tensors = dict.fromkeys(ODD_NAMES, (ROWS, 256))
 _FALCON = {"attn_qkv": (ROWS, 256), "attn_output": (ROWS, 256), "ffn_up": (ROWS, 256), "ffn_down": (ROWS, 512)}
 _LATENT = {"attn_q": (ROWS, 256), "attn_kv_a_mqa": (ROWS, 256), "attn_kv_b": (ROWS, 256), "attn_output": (ROWS, 256)}
 
@@ -53,12 +54,12 @@ MODELS: dict[str, tuple[str, dict[str, int], Tensors]] = {
     "70b": ("llama", {"heads": 16, "kv": 2, "layers": 80}, OUTPUT | layers(80, {"attn_v": (ROWS, 256)})),
     "experts-8": ("llama", {"heads": 8, "kv": 2, "layers": 16, "experts": 8}, experts(16, 8)),
     "experts-4": ("llama", {"heads": 4, "kv": 4, "layers": 16, "experts": 4}, experts(16, 4)),
-    "falcon": ("falcon", {"heads": 4, "kv": 1, "layers": 16}, layers(16, _FALCON) | OUTPUT | {"token_embd.weight": (2, 256)}),
-    "latent": ("llama", {"heads": 4, "kv": 4, "layers": 9}, layers(9, _LATENT) | {"token_embd.weight": (2, 256)}),
+    "falcon": ("falcon", {"heads": 4, "kv": 1, "layers": 16}, layers(16, _FALCON) | OUTPUT | EMBEDDING),
+    "latent": ("llama", {"heads": 4, "kv": 4, "layers": 9}, layers(9, _LATENT) | EMBEDDING),
     "rows-of-96": ("llama", {"heads": 4, "kv": 4, "layers": 8}, dense(8, 96, 256) | {"output.weight": (2, 96)}),
     "rows-of-320": ("llama", {"heads": 4, "kv": 4, "layers": 8}, dense(8, 320, 384)),
     "rows-of-100": ("llama", {"heads": 4, "kv": 4, "layers": 8}, dense(8, 100, 200)),
-    "odd-names": ("llama", {"heads": 4, "kv": 4, "layers": 2}, dense(2) | OUTPUT | dict.fromkeys(ODD_NAMES, (ROWS, 256))),
+    "odd-names": ("llama", {"heads": 4, "kv": 4, "layers": 2}, dense(2) | OUTPUT | ODD),
 }  # fmt: skip
 """Name -> architecture, numbers, tensors."""
 
@@ -90,13 +91,17 @@ def write_model(path: Path, name: str) -> Path:
     return writer.write(path)
 
 
-def runs(types: Iterator[int]) -> str:
-    """``Q4_K*3 Q6_K``: types in the order of a file."""
+def runs(chosen: Iterable[tuple[str, str]]) -> str:
+    """``Q4_K*3 Q6_K``: types of (name, type), first by what a tensor is, then by layer."""
     words: list[tuple[str, int]] = []
-    for ggml_type in types:
-        name = TYPES[ggml_type][0]
+    for _, name in sorted(chosen, key=lambda pair: _by_role(pair[0])):
         if words and words[-1][0] == name:
             words[-1] = name, words[-1][1] + 1
         else:
             words.append((name, 1))
     return " ".join(name if count == 1 else f"{name}*{count}" for name, count in words)
+
+
+def _by_role(name: str) -> tuple[str, int]:
+    layer, dot, role = name.removeprefix("blk.").partition(".")
+    return (role, int(layer)) if dot and layer.isdigit() else (name, -1)
