@@ -79,6 +79,7 @@ class Quantisers:
         """source float32 [N, K], importance float32 [K] or None -> uint8 [N, bytes of a row].
 
         K is a multiple of the format's block. The bytes don't depend on ``threads``, nor a row's on the others.
+        Of values or importances that are not finite, the bytes may be others than ggml's; they are the same every time.
         """
         _, block, size = gguf_types.TYPES[ggml_type]
         count, width = source.shape
@@ -110,4 +111,5 @@ def _compile(folder: Path, isa: str, units: list[str], progress: Callable[[str],
     if progress:
         names = ", ".join(gguf_types.type_name(int(unit)) for unit in units)
         progress(f"compiling quantisers for this processor ({isa}: {names}); this happens once")
-    native.finish([native.start("kinetic.backends.cpu.quantise.build", folder, isa, units)])
+    jobs = [job for job in (units[::2], units[1::2]) if job]
+    native.finish([native.start("kinetic.backends.cpu.quantise.build", folder, isa, job) for job in jobs])
