@@ -63,17 +63,22 @@ def kernel_digest(isa: str) -> str:
 
 
 def cache_folder(isa: str) -> Path:
-    """Where this digest's object files lie. A temporary folder if the cache can't be written."""
+    """Where the object files of these kernels lie."""
+    return folder_of(kernel_digest(isa))
+
+
+def folder_of(digest: str) -> Path:
+    """Where a digest's object files lie. A temporary folder if the cache can't be written."""
     base = os.environ.get(CACHE_ENVIRONMENT)
     root = Path(base) if base else Path.home() / ".cache" / "kinetic" / "kernels"
-    folder = root / kernel_digest(isa)[:32]
+    folder = root / digest[:32]
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if os.access(folder, os.W_OK):
             return folder
     except OSError:
         pass
-    return _temporary_folder(kernel_digest(isa)[:32])
+    return _temporary_folder(digest[:32])
 
 
 @lru_cache(maxsize=8)
@@ -101,7 +106,7 @@ class Kernels:
         with _lock:
             missing = [unit for unit in units if objects.read(folder / f"{unit}.o") is None]
             build_missing(folder, isa, missing, progress)
-            self._engine = _load(folder, isa, units)
+            self._engine = load(folder, isa, units)
         self.start = self._function("start", 1)
         self.run_tape = self._function("run_tape", 3)
         self.work = self._function("work", 4)
@@ -127,7 +132,8 @@ class Kernels:
         return self._function(f"pack_{fmt.NAME.lower()}", 7)
 
 
-def _load(folder: Path, isa: str, units: list[str]) -> llvm.ExecutionEngine:
+def load(folder: Path, isa: str, units: list[str]) -> llvm.ExecutionEngine:
+    """The object files of ``units``, linked."""
     target.initialise()
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target.machine(isa))
     for unit in units:
@@ -147,7 +153,11 @@ def build_missing(folder: Path, isa: str, units: list[str], progress: Callable[[
     if progress:
         progress(f"compiling kernels for this processor ({isa}: {', '.join(names)}); this happens once")
     jobs = [job for job in (["core"] if "core" in units else [], [u for u in units if u != "core"]) if job]
-    running = [_start(folder, isa, job) for job in jobs]
+    finish([_start(folder, isa, job) for job in jobs])
+
+
+def finish(running: list[subprocess.Popen[str]]) -> None:
+    """Wait for processes that compile."""
     for process in running:
         _, errors = process.communicate()
         if process.returncode != 0:
@@ -157,7 +167,12 @@ def build_missing(folder: Path, isa: str, units: list[str], progress: Callable[[
 
 
 def _start(folder: Path, isa: str, units: list[str]) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "kinetic.backends.cpu.build", isa, str(folder), *units]
+    return start("kinetic.backends.cpu.build", folder, isa, units)
+
+
+def start(module: str, folder: Path, isa: str, units: list[str]) -> subprocess.Popen[str]:
+    """A process that compiles ``units`` into ``folder``; ``module`` is what it runs."""
+    command = [sys.executable, "-m", module, isa, str(folder), *units]
     # What Numba itself makes is thrown away, so it need not optimise.
     environment = os.environ | {"NUMBA_OPT": "0", "NUMBA_DISABLE_JIT": "0", "PYTHONPATH": _python_path()}
     return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
