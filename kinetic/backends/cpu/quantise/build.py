@@ -15,12 +15,12 @@ import llvmlite.binding as llvm
 
 from kinetic.backends.cpu.build import numba_module
 from kinetic.backends.cpu.objects import sealed
-from kinetic.backends.cpu.quantise import eight_bits, six_bits, symbol
+from kinetic.backends.cpu.quantise import eight_bits, lattice_bits, lattice_ones, six_bits, symbol
 from kinetic.backends.cpu.target import machine
 
 SIGNATURE = "void(int64, int64, int64, int64, int64, int64)"
 
-KERNELS = {ggml_type: kernel for source in (eight_bits, six_bits) for ggml_type, kernel in source.KERNELS.items()}
+KERNELS = {ggml_type: kernel for source in (eight_bits, six_bits, lattice_bits, lattice_ones) for ggml_type, kernel in source.KERNELS.items()}
 
 
 def compile_type(ggml_type: int, isa: str) -> bytes:
