@@ -16,7 +16,7 @@ from numba.extending import intrinsic
 from kinetic.backends.cpu.emitted import field, write_i64
 from kinetic.backends.cpu.ir import F32, I8, I32, I64, Builder, Loop, Value, i64, like, load, reduce_tree, splat, vec
 from kinetic.backends.cpu.quantise.lattice_tables import FIRST, INDEX, LANES, NAMES, STATUS, VALUES
-from kinetic.backends.cpu.quantise.memory import ints_at, small
+from kinetic.backends.cpu.quantise.memory import ints, ints_at, small
 from kinetic.backends.cpu.quantise.numbers import HALF, ONE, nearest, within
 
 LARGEST = 3.4028234663852886e38
@@ -109,14 +109,15 @@ def make_snapped(width: int, levels: int) -> Any:
     That is the point of their own codes, or the nearest neighbour of these, with ``OFF`` added.
     """
     neighbour = make_neighbour(width, shifted=False)
-    highest = np.int32(levels - 1)
+    highest, new_codes = np.int32(levels - 1), ints(width)
 
     @small
     def snapped(record, x, w, at, inverse, scale):
-        key = np.int64(0)
+        codes, key = new_codes(), np.int32(0)
         for i in range(width):
-            code = nearest(HALF * (inverse * x[at + i] - ONE))
-            key += np.int64(within(np.int32(0), code, highest)) * levels**i
+            codes[i] = within(np.int32(0), nearest(HALF * (inverse * x[at + i] - ONE)), highest)
+        for i in range(width):
+            key = np.int32(key * np.int32(levels) + codes[width - 1 - i])
         point = np.int64(ints_at(field(record, INDEX))[key])
         return point if point >= 0 else neighbour(record, key, x, w, at, scale, ONE) | OFF
 
