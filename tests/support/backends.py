@@ -16,6 +16,7 @@ import numpy as np
 from kinetic.backends import open_backend
 from kinetic.backends.base import Array, Attention, Forward, Ops, Program
 from kinetic.backends.cpu import native, target
+from kinetic.backends.cpu.quantise import QUANTISABLE, Quantisers
 from kinetic.bits import F32
 from kinetic.formats import RUNNABLE
 from kinetic.types import Batch
@@ -40,6 +41,12 @@ def rows_of(count: int, start: int = 0, sequence: int = 0) -> Batch:
 def compile_all(isa: str) -> None:
     """The kernels of every format at once: one compiler process instead of one for each test."""
     native.Kernels(isa, RUNNABLE)
+
+
+@lru_cache(maxsize=1)
+def quantisers_of_all() -> Quantisers:
+    """The quantisers of every format for the instruction set in use."""
+    return Quantisers(QUANTISABLE)
 
 
 @contextmanager

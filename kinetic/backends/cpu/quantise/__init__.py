@@ -29,7 +29,7 @@ from kinetic.backends.identity import digest_of
 from kinetic.bits import F32
 from kinetic.errors import KineticError
 
-QUANTISABLE = frozenset({8, 14, *lattice_tables.LATTICES})
+QUANTISABLE = frozenset({2, 3, 6, 7, 8, 10, 11, 12, 13, 14, 20, 23, 34, 35, 39, 40, 41, 42, *lattice_tables.LATTICES})
 """ggml type ids of the formats that rows can be quantised to."""
 
 NEEDS_IMATRIX = frozenset({16, 17, 19})
@@ -113,4 +113,5 @@ def _compile(folder: Path, isa: str, units: list[str], progress: Callable[[str],
     if progress:
         names = ", ".join(gguf_types.type_name(int(unit)) for unit in units)
         progress(f"compiling quantisers for this processor ({isa}: {names}); this happens once")
-    native.finish([native.start("kinetic.backends.cpu.quantise.build", folder, isa, units)])
+    jobs = [job for job in (units[::2], units[1::2]) if job]
+    native.finish([native.start("kinetic.backends.cpu.quantise.build", folder, isa, job) for job in jobs])

@@ -15,12 +15,37 @@ import llvmlite.binding as llvm
 
 from kinetic.backends.cpu.build import numba_module
 from kinetic.backends.cpu.objects import sealed
-from kinetic.backends.cpu.quantise import eight_bits, lattice_bits, lattice_ones, six_bits, symbol
+from kinetic.backends.cpu.quantise import (
+    blocks,
+    eight_bits,
+    few_bits,
+    four_bit_floats,
+    k_minimum,
+    lattice_bits,
+    lattice_ones,
+    nonlinear,
+    six_bits,
+    symbol,
+    three_bits,
+)
 from kinetic.backends.cpu.target import machine
 
 SIGNATURE = "void(int64, int64, int64, int64, int64, int64)"
 
-KERNELS = {ggml_type: kernel for source in (eight_bits, six_bits, lattice_bits, lattice_ones) for ggml_type, kernel in source.KERNELS.items()}
+SOURCES = (
+    blocks,
+    eight_bits,
+    few_bits,
+    four_bit_floats,
+    k_minimum,
+    lattice_bits,
+    lattice_ones,
+    nonlinear,
+    six_bits,
+    three_bits,
+)
+
+KERNELS = {ggml_type: kernel for source in SOURCES for ggml_type, kernel in source.KERNELS.items()}
 
 
 def compile_type(ggml_type: int, isa: str) -> bytes:

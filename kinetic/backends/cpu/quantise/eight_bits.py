@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from kinetic.backends.cpu.quantise.memory import bytes_, bytes_at, floats, floats_at, kernel
-from kinetic.backends.cpu.quantise.numbers import ONE, ZERO, float_of, magnitude_bits, put_half, rounded
+from kinetic.backends.cpu.quantise.memory import bytes_, bytes_at, floats, floats_at, kernel, load
+from kinetic.backends.cpu.quantise.numbers import ONE, ZERO, largest_magnitude, put_half, rounded
 
 BLOCK, BYTES = 32, 34
 LARGEST = np.float32(127)
@@ -17,13 +17,9 @@ values, quants = floats(BLOCK), bytes_(BLOCK)
 def q8_0(source, importance, target, rows, width, tables):
     x, q = values(), quants()
     for block in range(rows * width // BLOCK):
-        v, y = floats_at(source + block * BLOCK * 4), bytes_at(target + block * BYTES)
-        most = np.int32(0)
-        for j in range(BLOCK):
-            x[j] = v[j]
-            size = magnitude_bits(x[j])
-            most = size if size > most else most
-        d = float_of(most) / LARGEST
+        load(x, floats_at(source + block * BLOCK * 4), BLOCK)
+        y = bytes_at(target + block * BYTES)
+        d = largest_magnitude(x, BLOCK) / LARGEST
         inverse = ONE / d if d != ZERO else ZERO
         put_half(y, 0, d)
         for j in range(BLOCK):

@@ -19,11 +19,11 @@ from kinetic.backends.cpu.quantise.lattice_values import (
     make_unsigned,
     put_word,
     roots,
-    square_sum,
     weigh,
 )
 from kinetic.backends.cpu.quantise.memory import bytes_at, floats, floats_at, ints, kernel, small
 from kinetic.backends.cpu.quantise.numbers import HALF, ONE, ZERO, nearest, put_half, within
+from kinetic.backends.cpu.quantise.weights import sum_of_squares
 
 FACTORS, LARGEST_FACTOR = np.float32(31), np.int32(15)
 """A sub-block's scale is d * (2 * factor + 1), factor 0 .. 15; d is 1 / 31 of the largest scale."""
@@ -68,7 +68,7 @@ def make_kernel(form: Form) -> Any:
     @small
     def one(x, importance, y, record):
         w, scales, points, signs = new_floats(), new_scales(), new_points(), new_points()
-        spread = squares * square_sum(x, 0) / mean_of
+        spread = squares * sum_of_squares(x, SUPER) / mean_of
         most, place = ZERO, 0
         for sub in range(count):
             weights_at = importance + 4 * size * sub if importance != 0 else 0

@@ -5,17 +5,16 @@ ggml's ``quantize_row_iq1_s_impl`` and ``quantize_row_iq1_m_impl``. Imported onl
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from kinetic.backends.cpu.emitted import field, write_i64
 from kinetic.backends.cpu.quantise.lattice_search import make_neighbour
 from kinetic.backends.cpu.quantise.lattice_splits import M_SIZE, S_SIZE, split_m, split_s
 from kinetic.backends.cpu.quantise.lattice_tables import INDEX, PACKED, STATUS
-from kinetic.backends.cpu.quantise.lattice_values import SUPER, put_word, square_sum, weigh
+from kinetic.backends.cpu.quantise.lattice_values import SUPER, put_word, weigh
 from kinetic.backends.cpu.quantise.memory import bytes_at, floats, floats_at, ints, ints_at, kernel, small
 from kinetic.backends.cpu.quantise.numbers import HALF, ONE, ZERO, half_bits, nearest, put_half, within
+from kinetic.backends.cpu.quantise.weights import sum_of_squares
 
 WIDTH, S_GROUPS, M_GROUPS = 8, S_SIZE // 8, M_SIZE // 8
 S_SUBS, M_SUBS = SUPER // S_SIZE, SUPER // M_SIZE
@@ -133,7 +132,7 @@ def iq1_s(source, importance, target, rows, width, record):
     for block in range(rows * width // SUPER):
         x, y = floats_at(source + 4 * SUPER * block), bytes_at(target + S_BYTES * block)
         w, scales, deltas, points = new_weights(), new_scales(), new_scales(), new_points()
-        weigh(x, 0, importance + 4 * (block * SUPER % width), TWO * square_sum(x, 0) / MEAN_OF, ZERO, SUPER, w)
+        weigh(x, 0, importance + 4 * (block * SUPER % width), TWO * sum_of_squares(x, SUPER) / MEAN_OF, ZERO, SUPER, w)
         clear(y, S_BYTES)
         for i in range(SUPER // WIDTH):
             points[i] = np.int32(0)
@@ -190,7 +189,7 @@ def iq1_m(source, importance, target, rows, width, record):
         x, y = floats_at(source + 4 * SUPER * block), bytes_at(target + M_BYTES * block)
         w, scales, choices, points = new_weights(), new_scales(), new_choices(), new_points()
         weights_at = importance + 4 * (block * SUPER % width) if importance != 0 else 0
-        weigh(x, 0, weights_at, TWO * square_sum(x, 0) / MEAN_OF, ZERO, SUPER, w)
+        weigh(x, 0, weights_at, TWO * sum_of_squares(x, SUPER) / MEAN_OF, ZERO, SUPER, w)
         clear(y, M_BYTES)
         for i in range(SUPER // WIDTH):
             points[i] = np.int32(0)

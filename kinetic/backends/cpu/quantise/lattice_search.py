@@ -30,7 +30,9 @@ def _lanes(b: Builder, pointer: Value, at: int) -> Value:
     return splat(b, b.load(b.gep(pointer, [ir.Constant(I32, at)]), align=4), LANES)
 
 
-def _nearest_lane(b: Builder, width: int, shifted: bool, groups: Value, cells: Value, numbers: tuple[Value, ...]) -> Value:
+def _nearest_lane(
+    b: Builder, width: int, shifted: bool, groups: Value, cells: Value, numbers: tuple[Value, ...]
+) -> Value:
     """Which of the neighbours has the least weighted squared distance; the first of equals; NOWHERE if none is finite."""
     x, w, scale, shift = numbers
     xs, ws = ([_lanes(b, pointer, i) for i in range(width)] for pointer in (x, w))
@@ -55,9 +57,7 @@ def _nearest_lane(b: Builder, width: int, shifted: bool, groups: Value, cells: V
 def _first_least(b: Builder, least: Value, place: Value) -> Value:
     """The place of the smallest; the lower place of equals."""
     smallest = reduce_tree(b, least, lambda b, p, q: b.select(b.fcmp_ordered("<", q, p), q, p))
-    among = b.select(
-        b.fcmp_ordered("==", least, splat(b, smallest, LANES)), place, like(place.type, NOWHERE)
-    )
+    among = b.select(b.fcmp_ordered("==", least, splat(b, smallest, LANES)), place, like(place.type, NOWHERE))
     return reduce_tree(b, among, lambda b, p, q: b.select(b.icmp_signed("<", q, p), q, p))
 
 
@@ -68,9 +68,7 @@ def make_nearest(width: int, shifted: bool) -> Any:
     """
 
     @intrinsic
-    def chosen(
-        typingctx: Any, groups: Any, cells: Any, x: Any, w: Any, at: Any, scale: Any, shift: Any
-    ) -> Any:
+    def chosen(typingctx: Any, groups: Any, cells: Any, x: Any, w: Any, at: Any, scale: Any, shift: Any) -> Any:
         def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
             groups, cells, x, w, at, scale, shift = args
             numbers = b.gep(x, [at]), b.gep(w, [at]), scale, shift

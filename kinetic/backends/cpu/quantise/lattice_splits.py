@@ -53,13 +53,9 @@ def _score_s(products, squares, sum_x, sum_w, first, levels):
     low, middle, high = levels
     x_low, w_low = (sum_x[first] - sum_x[0]) * low, (sum_w[first] - sum_w[0]) * low * low
     for second in range(first, S_SIZE + 1):
-        products[second] = (
-            x_low + (sum_x[second] - sum_x[first]) * middle + (sum_x[S_SIZE] - sum_x[second]) * high
-        )
+        products[second] = x_low + (sum_x[second] - sum_x[first]) * middle + (sum_x[S_SIZE] - sum_x[second]) * high
         squares[second] = (
-            w_low
-            + (sum_w[second] - sum_w[first]) * middle * middle
-            + (sum_w[S_SIZE] - sum_w[second]) * high * high
+            w_low + (sum_w[second] - sum_w[first]) * middle * middle + (sum_w[S_SIZE] - sum_w[second]) * high * high
         )
 
 

@@ -20,15 +20,6 @@ STEP = np.float32(0.1)
 
 
 @small
-def square_sum(x, at):
-    """Sum of the squares of a super-block."""
-    total = ZERO
-    for i in range(SUPER):
-        total += x[at + i] * x[at + i]
-    return total
-
-
-@small
 def weigh(x, at, importance, spread, part, size, w):
     """w[i] = importance * sqrt(spread + x^2) by the float32 at address ``importance``; if that is 0, part * spread + x^2.
 

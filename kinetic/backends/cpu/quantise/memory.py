@@ -65,3 +65,10 @@ def ints(count: int) -> Any:
 def bytes_(count: int) -> Any:
     """new() -> a pointer to ``count`` uint8 on the caller's stack, of any value."""
     return _array(nt.uint8, ir.IntType(8), count)
+
+
+@small
+def load(x, v, count):
+    """To the stack, where stores of bytes can't change it."""
+    for j in range(count):
+        x[j] = v[j]

@@ -11,6 +11,7 @@ import numpy as np
 from kinetic.backends.cpu.quantise.memory import small
 
 ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
+INFINITE = np.float32(np.inf)
 MAGIC = np.float32(12582912.0)
 """1.5 * 2^23: a float32 of less than 2^22 that is added to it loses its fraction, rounded to nearest even."""
 MANTISSA, MIDDLE = np.int32(0x007FFFFF), np.int32(0x00400000)
@@ -71,6 +72,15 @@ def magnitude_bits(x):
 
 
 @small
+def largest_magnitude(x, count):
+    most = np.int32(0)
+    for j in range(count):
+        size = magnitude_bits(x[j])
+        most = size if size > most else most
+    return float_of(most)
+
+
+@small
 def float_of(bits):
     return np.int32(bits).view(np.float32)
 
@@ -108,3 +118,9 @@ def put_half(target, at, x):
     target[at] = np.uint8(half & np.int32(255))
     target[at + 1] = np.uint8((half >> np.int32(8)) & np.int32(255))
     return half
+
+
+@small
+def in_order(bits):
+    """float32 bits as an int32 of the same order (-0 just below 0), and back."""
+    return np.int32(bits ^ np.int32(np.int32(bits >> np.int32(31)) & MAGNITUDE))

@@ -10,7 +10,7 @@ import numpy as np
 
 from kinetic.backends.cpu.quantise.lanes import LANES, copy, fill, lane_floats, lane_values
 from kinetic.backends.cpu.quantise.memory import small
-from kinetic.backends.cpu.quantise.numbers import ZERO, whole_float, within
+from kinetic.backends.cpu.quantise.numbers import ZERO, nearest, whole_float, within
 
 TINY = np.float32(1e-15)
 """A block whose largest magnitude is below it is all zero."""
@@ -52,7 +52,7 @@ def largest(x, length, value, size):
 
 @small
 def search_scale(x, w, length, top, scale, chosen):
-    """``x``, ``w`` float32 [length, 16] -> ``scale`` [16], and the inverse that makes the levels, 0 for a zero block."""
+    """``x``, ``w`` float32 [length, 16] -> ``scale`` [16], and the inverse that makes the levels (0: zero block)."""
     wx, value, size, inverse = lane_values(), lane_floats(), lane_floats(), lane_floats()
     products, squares, best = lane_floats(), lane_floats(), lane_floats()
     largest(x, length, value, size)
@@ -83,3 +83,45 @@ def search_scale(x, w, length, top, scale, chosen):
         is_zero = size[lane] < TINY
         scale[lane] = ZERO if is_zero else scale[lane]
         chosen[lane] = ZERO if is_zero else chosen[lane]
+
+
+@small
+def _any_level(x, inverse, top):
+    """``level`` as an int32, of any number: scales of huge values need not be finite."""
+    return within(np.int32(-top), nearest(inverse * x), np.int32(top - 1))
+
+
+@small
+def _sums_of_one(x, w, count, top, inverse):
+    products, squares = ZERO, ZERO
+    for i in range(count):
+        q = np.float32(_any_level(x[i], inverse, top))
+        products += (w[i] * x[i]) * q
+        squares += (w[i] * q) * q
+    return products, squares
+
+
+@small
+def search_one(x, w, count, top, levels):
+    """``search_scale`` of one block: ``x``, ``w`` float32 [count] -> the scale, and ``levels`` + ``top``, int32."""
+    value, size = ZERO, ZERO
+    for i in range(count):
+        is_larger = abs(x[i]) > size
+        value = x[i] if is_larger else value
+        size = abs(x[i]) if is_larger else size
+    chosen = np.float32(-top) / value
+    products, squares = _sums_of_one(x, w, count, top, chosen)
+    scale = products / squares if squares != ZERO else ZERO
+    best = scale * products
+    for step in range(-STEPS, STEPS + 1):
+        if step == 0:
+            continue
+        inverse = -(np.float32(top) + STEP * np.float32(step)) / value
+        products, squares = _sums_of_one(x, w, count, top, inverse)
+        if squares > ZERO and products * products > best * squares:
+            scale = products / squares
+            best, chosen = scale * products, inverse
+    is_zero = size < TINY
+    for i in range(count):
+        levels[i] = np.int32(0) if is_zero else np.int32(_any_level(x[i], chosen, top) + top)
+    return ZERO if is_zero else scale

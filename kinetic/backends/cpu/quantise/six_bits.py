@@ -8,6 +8,7 @@ from kinetic.backends.cpu.quantise.lanes import LANES, lane_floats, lane_values,
 from kinetic.backends.cpu.quantise.memory import bytes_, bytes_at, floats_at, kernel, small
 from kinetic.backends.cpu.quantise.numbers import ONE, ZERO, float_of_half, nearest, put_half, within
 from kinetic.backends.cpu.quantise.scale_search import TINY, level, search_scale
+from kinetic.backends.cpu.quantise.weights import squares
 
 SUPER, BLOCK, BYTES, TOP = 256, 16, 210, 32
 HIGH_AT, SCALES_AT, D_AT = 128, 192, 208
@@ -24,8 +25,7 @@ def q6_k(source, importance, target, rows, width, tables):
         for lane in range(LANES):
             load_lane(x, lane, floats_at(source + (block * SUPER + lane * BLOCK) * 4), BLOCK)
         if importance == 0:
-            for j in range(SUPER):
-                w[j] = x[j] * x[j]
+            squares(x, w, BLOCK)
         else:
             for lane in range(LANES):
                 load_lane(w, lane, floats_at(importance + (block * SUPER % width + lane * BLOCK) * 4), BLOCK)
