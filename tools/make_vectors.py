@@ -25,6 +25,7 @@ from kinetic.backends.reference.ops import ReferenceOps
 from kinetic.backends.rope_tables import frequencies
 from kinetic.bits import F32
 from kinetic.formats import RUNNABLE, by_type
+from kinetic.formats.samples import put_scales
 from kinetic.sampling import Sampler
 from kinetic.types import PROFILE, Batch, Sampling
 
@@ -161,6 +162,9 @@ def _linear(type_id: int, name: str) -> Vector:
     # Bit 6 of a float's high byte keeps its exponent below that of 1, and so the number finite.
     highs = [at + 1 for at in (fmt.D_AT, fmt.M_AT) if at >= 0] if fmt.QUANTISED else [fmt.BYTES - 1]
     blocks[..., highs] &= 0xBF
+    if fmt.QUANTISED and fmt.D_AT < 0:
+        sizes = np.abs(_floats(60 + type_id, blocks[..., 0].size)) + np.float32(0.5)
+        put_scales(fmt, blocks.reshape(-1, fmt.BYTES), sizes)
     raw = blocks.reshape(rows, -1)
     x = _floats(9, 2, width)
     y = _ops([0, 1]).linear(x, Weight("weight", type_id, (rows, width), raw))

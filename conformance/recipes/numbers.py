@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformance.recipes.philox import random_bits
-from kinetic.api.probe import Format
+from kinetic.api.probe import Format, put_scales
 
 F32 = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
@@ -18,8 +18,13 @@ Bytes = NDArray[np.uint8]
 UNIFORM = np.float32(3.4641016)
 """Square root of 12: a uniform number's range to its deviation."""
 
-FACTORS = {"block": 1.0, "superblock": 56.0, "halves": 74.0}
+FACTORS = {"block": 1.0, "pairs": 1.0, "superblock": 56.0, "halves": 74.0}
 """How much the integer factors of a block (``Format.SCALES``) widen it."""
+
+SMALL_FACTORS = {"Q2_K": 9.0, "Q3_K": 18.5, "IQ4_XS": 18.5, "IQ1_S": 9.0, "IQ1_M": 9.0} | dict.fromkeys(
+    ("IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"), 18.5
+)
+"""The same for formats whose factors have 3 or 4 bits, or 6 with a sign."""
 
 
 def integers(seed: int, stream: int, low: int, high: int, count: int) -> list[int]:
@@ -51,12 +56,12 @@ def matrix(fmt: Format, rows: int, columns: int, seed: int, stream: int, spread:
     count = rows * (columns // fmt.BLOCK)
     raw = random_bits(seed, stream, -(-count * fmt.BYTES // 8)).astype("<u8").view(np.uint8)
     blocks = raw[: count * fmt.BYTES].reshape(count, fmt.BYTES).copy()
-    deviation = np.float32(FACTORS[fmt.SCALES] * (1 << fmt.BITS)) / UNIFORM
+    factor = SMALL_FACTORS.get(fmt.NAME, FACTORS[fmt.SCALES])
+    span = 1 << fmt.BITS if fmt.TABLE is None else max(fmt.TABLE) - min(fmt.TABLE)
+    deviation = np.float32(factor * fmt.UNIT * span) / UNIFORM
     d = (np.float32(0.5) + uniforms(seed, stream + 1, count)) * (np.float32(spread) / deviation)
-    _put_half(blocks, fmt.D_AT, d)
-    if fmt.M_AT >= 0:  # so that the values are centred at 0
-        middle = np.float32(((1 << fmt.BITS) - 1) / 2)
-        _put_half(blocks, fmt.M_AT, d * (middle if fmt.SCALES == "superblock" else -middle))
+    middle = np.float32(((1 << fmt.BITS) - 1) / 2)  # so that values with minimums are centred at 0
+    put_scales(fmt, blocks, d, d * (-middle if fmt.SCALES == "block" else middle))
     return blocks.reshape(rows, -1)
 
 
@@ -69,8 +74,3 @@ def encode(fmt: Format, values: F32) -> Bytes:
     if fmt.NAME == "BF16":  # the upper halves
         return np.ascontiguousarray(raw.reshape(len(values), -1, 4)[..., 2:]).reshape(len(values), -1)
     return raw
-
-
-def _put_half(blocks: Bytes, at: int, values: F32) -> None:
-    """Writes float16 values [n] at byte ``at`` of each block [n, BYTES]."""
-    blocks[:, at : at + 2] = values.astype("<f2").view(np.uint8).reshape(-1, 2)

@@ -23,6 +23,7 @@ from kinetic.backends.base import Attention, Forward, Weight
 from kinetic.bits import F32
 from kinetic.engine import Engine
 from kinetic.formats import RUNNABLE, Format, by_type
+from kinetic.formats.samples import put_scales
 from kinetic.loader import open_model_file
 from kinetic.sampling import Sampler
 from kinetic.text import load_tokenizer
@@ -47,6 +48,7 @@ __all__ = [
     "identity_of",
     "instruction_sets",
     "keeps_packs",
+    "put_scales",
     "random_bits",
     "run_operations",
     "tokenizer_of",

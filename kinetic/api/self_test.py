@@ -20,6 +20,7 @@ from kinetic.backends.cpu import native, target
 from kinetic.backends.cpu.native import COMMON_UNITS
 from kinetic.bits import F32
 from kinetic.formats import RUNNABLE, Format, by_type
+from kinetic.formats.samples import put_scales
 from kinetic.layers.attention import grouped_query
 from kinetic.layers.head import logits
 from kinetic.layers.mlp import gated_mlp
@@ -230,12 +231,10 @@ def _weight(name: str, fmt: Format, rows: int, columns: int) -> Weight:
         return Weight(name, fmt.TYPE_ID, (rows, columns), stored.view(np.uint8).reshape(rows, -1))
     count = rows * columns // fmt.BLOCK
     blocks = _random(name, count * fmt.BYTES).reshape(count, fmt.BYTES)
-    scales = (1 + _floats(f"{name} scales", count) / 2) * np.float32(
-        0.1 / (1 << fmt.BITS) / (1 + 31 * (fmt.BLOCK > 32))
-    )
-    for at in (fmt.D_AT, fmt.M_AT):
-        if at >= 0:
-            blocks[:, at : at + 2] = scales.astype("<f2").view(np.uint8).reshape(-1, 2)
+    span = 1 << fmt.BITS if fmt.TABLE is None else max(fmt.TABLE) - min(fmt.TABLE)
+    factor = 32 if fmt.SCALES in ("superblock", "halves") else 1
+    scales = (1 + _floats(f"{name} scales", count) / 2) * np.float32(0.1 / span / fmt.UNIT / factor)
+    put_scales(fmt, blocks, scales, scales)
     return Weight(name, fmt.TYPE_ID, (rows, columns), blocks.reshape(rows, -1))
 
 

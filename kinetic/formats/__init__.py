@@ -24,10 +24,27 @@ _MODULES = {
     6: "q5_0",
     7: "q5_1",
     8: "q8_0",
+    10: "q2_k",
+    11: "q3_k",
     12: "q4_k",
     13: "q5_k",
     14: "q6_k",
+    16: "iq2_xxs",
+    17: "iq2_xs",
+    18: "iq3_xxs",
+    19: "iq1_s",
+    20: "iq4_nl",
+    21: "iq3_s",
+    22: "iq2_s",
+    23: "iq4_xs",
+    29: "iq1_m",
     30: "bf16",
+    34: "tq1_0",
+    35: "tq2_0",
+    39: "mxfp4",
+    40: "nvfp4",
+    41: "q1_0",
+    42: "q2_0",
 }
 
 RUNNABLE = frozenset(_MODULES)
@@ -77,6 +94,13 @@ class Format(Protocol):
     """What d is to be multiplied by: a power of two."""
     SCALE_TYPE: str
     """'f16' or 'bf16': how ``scale_bits`` is to be read. bf16 is the upper half of a float32."""
+    GPU: str
+    """What ``integers`` tells, as functions in the common subset of CUDA C and OpenCL C (backends/gpu/source.py).
+
+    With ``w`` the bytes of a block, ``int NAME_q(w, i)`` is its i-th integer, ``float NAME_scale(w, i)`` and ``float
+    NAME_minimum(w, i)`` the scale and minimum of its i-th 32 values (SCALES 'pairs': 16), ``int NAME_sub(w, i)`` and
+    ``int NAME_sub_minimum(w, i)`` the factors of its i-th 16. There are those that the format has.
+    """
 
     def scale_bits(self, block: NDArray[np.uint8], i: int) -> int:
         """16 bits of the i-th scale of a block, where ``D_AT`` is -1."""

@@ -27,7 +27,9 @@ def points(name: str) -> NDArray[np.int8]:
     width, levels = FORMS[name]
     gaps = np.frombuffer(zlib.decompress(b85decode(POINTS[name])), "<u2")
     numbers = np.cumsum(gaps, dtype=np.int64)  # exact: integers
-    digits = numbers[:, None] // len(levels) ** np.arange(width) % len(levels)
+    digits = np.empty((len(numbers), width), np.int64)
+    for j in range(width):
+        numbers, digits[:, j] = np.divmod(numbers, len(levels))
     return np.array(levels, np.int8)[digits]
 
 

@@ -8,7 +8,7 @@ bytes 8-11   low nibble: bits 0-3 of scale 4..7; high nibble: bits 0-3 of minimu
 import numpy as np
 from numpy.typing import NDArray
 
-from kinetic.bits import F32, f16_to_f32
+from kinetic.bits import f16_to_f32
 from kinetic.formats import Integers
 
 
@@ -46,10 +46,3 @@ def with_scales(q: NDArray[np.int8], superblocks: NDArray[np.uint8]) -> Integers
     scale = (d * s.astype(np.float32)).reshape(n, -1)
     minimum = (-(dmin * m.astype(np.float32))).reshape(n, -1)
     return Integers(q.reshape(n, -1), scale, minimum)
-
-
-def decode_with_minimum(parts: Integers) -> F32:
-    """float32 [N, K]: scale * q - dmin * m, each operation rounded once."""
-    assert parts.minimum is not None
-    scale, minimum = np.repeat(parts.scale, 32, axis=-1), np.repeat(parts.minimum, 32, axis=-1)
-    return scale * parts.q.astype(np.float32) + minimum

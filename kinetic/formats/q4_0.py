@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from kinetic.bits import F32, f16_to_f32
 from kinetic.formats import Integers
+from kinetic.formats.values import decoded
 
 NAME, TYPE_ID, BLOCK, BYTES, QUANTISED = "Q4_0", 2, 32, 18, True
 BITS, ZERO, SCALES, D_AT, M_AT = 4, 8, "block", 0, -1
@@ -27,6 +28,17 @@ def integers(raw: NDArray[np.uint8]) -> Integers:
 
 
 def decode(raw: NDArray[np.uint8]) -> F32:
-    rows = raw.reshape(-1, raw.shape[-1])
-    q, scale, _, _ = integers(rows)
-    return (np.repeat(scale, BLOCK, axis=-1) * q.astype(np.float32)).reshape(*raw.shape[:-1], -1)
+    return decoded(integers, raw)
+
+
+GPU = """
+DEVICE int q4_0_q(GLOBAL const uchar *w, int i)
+{
+    return (w[2 + (i & 15)] >> (i >> 4 << 2) & 15) - 8;
+}
+
+DEVICE float q4_0_scale(GLOBAL const uchar *w, int i)
+{
+    return f16_at(w);
+}
+"""

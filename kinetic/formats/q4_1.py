@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from kinetic.bits import F32, f16_to_f32
 from kinetic.formats import Integers
+from kinetic.formats.values import decoded
 
 NAME, TYPE_ID, BLOCK, BYTES, QUANTISED = "Q4_1", 3, 32, 20, True
 BITS, ZERO, SCALES, D_AT, M_AT = 4, 0, "block", 0, 2
@@ -29,7 +30,22 @@ def integers(raw: NDArray[np.uint8]) -> Integers:
 
 
 def decode(raw: NDArray[np.uint8]) -> F32:
-    q, scale, minimum, _ = integers(raw.reshape(-1, raw.shape[-1]))
-    assert minimum is not None
-    value = np.repeat(scale, BLOCK, axis=-1) * q.astype(np.float32) + np.repeat(minimum, BLOCK, axis=-1)
-    return value.reshape(*raw.shape[:-1], -1)
+    return decoded(integers, raw)
+
+
+GPU = """
+DEVICE int q4_1_q(GLOBAL const uchar *w, int i)
+{
+    return w[4 + (i & 15)] >> (i >> 4 << 2) & 15;
+}
+
+DEVICE float q4_1_scale(GLOBAL const uchar *w, int i)
+{
+    return f16_at(w);
+}
+
+DEVICE float q4_1_minimum(GLOBAL const uchar *w, int i)
+{
+    return f16_at(w + 2);
+}
+"""

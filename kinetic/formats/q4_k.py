@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from kinetic.bits import F32
 from kinetic.formats import Integers
-from kinetic.formats.k_scales import decode_with_minimum, minimum_factor, scale_factor, with_scales
+from kinetic.formats.k_scales import minimum_factor, scale_factor, with_scales
+from kinetic.formats.values import decoded
 
 NAME, TYPE_ID, BLOCK, BYTES, QUANTISED = "Q4_K", 12, 256, 144, True
 BITS, ZERO, SCALES, D_AT, M_AT = 4, 0, "superblock", 0, 2
@@ -31,4 +32,22 @@ def integers(raw: NDArray[np.uint8]) -> Integers:
 
 
 def decode(raw: NDArray[np.uint8]) -> F32:
-    return decode_with_minimum(integers(raw.reshape(-1, raw.shape[-1]))).reshape(*raw.shape[:-1], -1)
+    return decoded(integers, raw)
+
+
+GPU = """
+DEVICE int q4_k_q(GLOBAL const uchar *w, int i)
+{
+    return w[16 + (i >> 6 << 5) + (i & 31)] >> (i >> 5 << 2 & 4) & 15;
+}
+
+DEVICE float q4_k_scale(GLOBAL const uchar *w, int i)
+{
+    return f16_at(w) * (float)k_scale_factor(w, i);
+}
+
+DEVICE float q4_k_minimum(GLOBAL const uchar *w, int i)
+{
+    return -(f16_at(w + 2) * (float)k_minimum_factor(w, i));
+}
+"""

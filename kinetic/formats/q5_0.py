@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from kinetic.bits import F32, f16_to_f32
 from kinetic.formats import Integers
 from kinetic.formats.fifth_bits import join
+from kinetic.formats.values import decoded
 
 NAME, TYPE_ID, BLOCK, BYTES, QUANTISED = "Q5_0", 6, 32, 22, True
 BITS, ZERO, SCALES, D_AT, M_AT = 5, 16, "block", 0, -1
@@ -29,5 +30,18 @@ def integers(raw: NDArray[np.uint8]) -> Integers:
 
 
 def decode(raw: NDArray[np.uint8]) -> F32:
-    q, scale, _, _ = integers(raw.reshape(-1, raw.shape[-1]))
-    return (np.repeat(scale, BLOCK, axis=-1) * q.astype(np.float32)).reshape(*raw.shape[:-1], -1)
+    return decoded(integers, raw)
+
+
+GPU = """
+DEVICE int q5_0_q(GLOBAL const uchar *w, int i)
+{
+    int low = w[6 + (i & 15)] >> (i >> 4 << 2) & 15;
+    return (low | (w[2 + (i >> 3)] >> (i & 7) & 1) << 4) - 16;
+}
+
+DEVICE float q5_0_scale(GLOBAL const uchar *w, int i)
+{
+    return f16_at(w);
+}
+"""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from kinetic.bits import F32, f16_to_f32
 from kinetic.formats import Integers
 from kinetic.formats.fifth_bits import join
-from kinetic.formats.k_scales import decode_with_minimum
+from kinetic.formats.values import decoded
 
 NAME, TYPE_ID, BLOCK, BYTES, QUANTISED = "Q5_1", 7, 32, 24, True
 BITS, ZERO, SCALES, D_AT, M_AT = 5, 0, "block", 0, 2
@@ -33,4 +33,23 @@ def integers(raw: NDArray[np.uint8]) -> Integers:
 
 
 def decode(raw: NDArray[np.uint8]) -> F32:
-    return decode_with_minimum(integers(raw.reshape(-1, raw.shape[-1]))).reshape(*raw.shape[:-1], -1)
+    return decoded(integers, raw)
+
+
+GPU = """
+DEVICE int q5_1_q(GLOBAL const uchar *w, int i)
+{
+    int low = w[8 + (i & 15)] >> (i >> 4 << 2) & 15;
+    return low | (w[4 + (i >> 3)] >> (i & 7) & 1) << 4;
+}
+
+DEVICE float q5_1_scale(GLOBAL const uchar *w, int i)
+{
+    return f16_at(w);
+}
+
+DEVICE float q5_1_minimum(GLOBAL const uchar *w, int i)
+{
+    return f16_at(w + 2);
+}
+"""

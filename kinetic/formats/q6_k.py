@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from kinetic.bits import F32, f16_to_f32
 from kinetic.formats import Integers
+from kinetic.formats.superblocks import with_halves
+from kinetic.formats.values import decoded
 
 NAME, TYPE_ID, BLOCK, BYTES, QUANTISED = "Q6_K", 14, 256, 210, True
 BITS, ZERO, SCALES, D_AT, M_AT = 6, 32, "halves", 208, -1
@@ -38,14 +40,29 @@ def integers(raw: NDArray[np.uint8]) -> Integers:
     nibbles = np.stack([low & 15, low >> 4], axis=3).reshape(n, -1, 2, 4, 32)
     upper = blocks[..., 128:192].reshape(n, -1, 2, 1, 32) >> np.array([0, 2, 4, 6], np.uint8)[:, None]
     q = (nibbles | ((upper & 3) << 4)).astype(np.int8) - np.int8(32)
-    sub = np.ascontiguousarray(blocks[..., 192:208]).view(np.int8).reshape(n, -1)
-    scale = np.repeat(f16_to_f32(blocks[..., 208:210]), 8, axis=-1).reshape(n, -1)
-    return Integers(q.reshape(n, -1), scale, None, sub)
+    s = np.ascontiguousarray(blocks[..., 192:208]).view(np.int8)
+    return with_halves(q, f16_to_f32(blocks[..., 208:210]), s)
 
 
 def decode(raw: NDArray[np.uint8]) -> F32:
-    """``(d * s) * q``, as llama.cpp rounds it."""
-    q, scale, _, sub = integers(raw.reshape(-1, raw.shape[-1]))
-    assert sub is not None
-    factor = np.repeat(scale, 2, axis=-1) * sub.astype(np.float32)
-    return (np.repeat(factor, 16, axis=-1) * q.astype(np.float32)).reshape(*raw.shape[:-1], -1)
+    return decoded(integers, raw)
+
+
+GPU = """
+DEVICE int q6_k_q(GLOBAL const uchar *w, int i)
+{
+    int h = i >> 7, j = i >> 5 & 3, k = i & 31;
+    int low = w[(h << 6) + ((j & 1) << 5) + k] >> (j >> 1 << 2) & 15;
+    return (low | (w[128 + (h << 5) + k] >> 2 * j & 3) << 4) - 32;
+}
+
+DEVICE float q6_k_scale(GLOBAL const uchar *w, int i)
+{
+    return f16_at(w + 208);
+}
+
+DEVICE int q6_k_sub(GLOBAL const uchar *w, int i)
+{
+    return (schar)w[192 + i];
+}
+"""

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from kinetic.bits import F32, f16_to_f32
 from kinetic.formats import Integers
+from kinetic.formats.values import decoded
 
 NAME, TYPE_ID, BLOCK, BYTES, QUANTISED = "Q8_0", 8, 32, 34, True
 BITS, ZERO, SCALES, D_AT, M_AT = 8, 128, "block", 0, -1
@@ -26,5 +27,17 @@ def integers(raw: NDArray[np.uint8]) -> Integers:
 
 
 def decode(raw: NDArray[np.uint8]) -> F32:
-    q, scale, _, _ = integers(raw.reshape(-1, raw.shape[-1]))
-    return (np.repeat(scale, BLOCK, axis=-1) * q.astype(np.float32)).reshape(*raw.shape[:-1], -1)
+    return decoded(integers, raw)
+
+
+GPU = """
+DEVICE int q8_0_q(GLOBAL const uchar *w, int i)
+{
+    return (schar)w[2 + i];
+}
+
+DEVICE float q8_0_scale(GLOBAL const uchar *w, int i)
+{
+    return f16_at(w);
+}
+"""

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from kinetic.backends.base import Weight
 from kinetic.bits import F32
 from kinetic.formats import RUNNABLE, Format, by_type
+from kinetic.formats.samples import put_scales
 
 FORMATS: dict[str, Format] = {by_type(type_id, "").NAME: by_type(type_id, "") for type_id in sorted(RUNNABLE)}
 QUANTISED = [name for name, fmt in FORMATS.items() if fmt.QUANTISED]
@@ -23,8 +24,25 @@ DEVIATION = {
     "Q4_K": 258.0,
     "Q5_K": 526.0,
     "Q6_K": 1369.0,
+    "Q2_K": 13.8,
+    "Q3_K": 43.7,
+    "IQ1_S": 7.2,
+    "IQ1_M": 7.2,
+    "IQ2_XXS": 54.0,
+    "IQ2_XS": 56.0,
+    "IQ2_S": 56.0,
+    "IQ3_XXS": 141.0,
+    "IQ3_S": 140.0,
+    "IQ4_NL": 67.0,
+    "IQ4_XS": 1250.0,
+    "TQ1_0": 0.82,
+    "TQ2_0": 1.12,
+    "MXFP4": 5.8,
+    "NVFP4": 8.6,
+    "Q1_0": 1.0,
+    "Q2_0": 1.12,
 }
-CENTRE = {"Q4_1": -7.5, "Q5_1": -15.5, "Q4_K": 7.5, "Q5_K": 15.5}
+CENTRE = {"Q4_1": -7.5, "Q5_1": -15.5, "Q2_K": 1.5, "Q4_K": 7.5, "Q5_K": 15.5}
 
 
 def words(seed: int, count: int) -> NDArray[np.uint64]:
@@ -67,15 +85,8 @@ def random_rows(fmt: Format, rows: int, columns: int, seed: int, spread: float =
     count = rows * (columns // fmt.BLOCK)
     blocks = words(seed, (count * fmt.BYTES + 7) // 8).view(np.uint8)[: count * fmt.BYTES].reshape(count, fmt.BYTES)
     d = (np.float32(0.5) + uniforms(seed + 1, count)) * np.float32(spread / DEVIATION[fmt.NAME])
-    put_half(blocks, fmt.D_AT, d)
-    if fmt.M_AT >= 0:
-        put_half(blocks, fmt.M_AT, d * np.float32(CENTRE[fmt.NAME]))
+    put_scales(fmt, blocks, d, d * np.float32(CENTRE.get(fmt.NAME, 0)))
     return blocks.reshape(rows, -1)
-
-
-def put_half(blocks: NDArray[np.uint8], at: int, values: F32) -> None:
-    """Writes float16 values [n] at byte ``at`` of each block [n, BYTES]."""
-    blocks[:, at : at + 2] = values.astype("<f2").view(np.uint8).reshape(-1, 2)
 
 
 def encode_floats(fmt: Format, values: F32) -> NDArray[np.uint8]:
