@@ -12,10 +12,10 @@ import numpy as np
 from kinetic.backends.cpu.emitted import write_i64
 from kinetic.backends.cpu.quantise.lattice_scales import Shape, make_refined, make_tried
 from kinetic.backends.cpu.quantise.lattice_tables import STATUS
+from kinetic.backends.cpu.quantise.lattice_uniform import uniform_scale
 from kinetic.backends.cpu.quantise.lattice_values import (
     SIGNED,
     SUPER,
-    make_uniform_scale,
     make_unsigned,
     put_word,
     roots,
@@ -103,7 +103,7 @@ def make_fit(form: Form) -> Any:
     """fit(x, at, w, points, signs, record) -> scale of the sub-block from ``at`` on, and whether it has points."""
     shape, even, uniform_start = form.shape, form.even, form.uniform_start
     unsigned, tried, refined = make_unsigned(shape.size, even), make_tried(shape), make_refined(shape)
-    uniform_scale, new_floats = make_uniform_scale(shape.size, shape.levels + 1), floats(shape.size)
+    new_floats = floats(shape.size)
     top, highest = np.float32(2 * shape.levels - 1), np.float32(shape.levels)
     tiny, size, mask = np.float32(form.tiny), shape.size, SEVEN if even else BYTE
 
@@ -151,7 +151,7 @@ def make_put_scales(form: Form) -> Any:
 @small
 def four_signs(signs):
     """Four times seven sign bits."""
-    word = 0
+    word = np.int64(0)
     for k in range(4):
         word |= np.int64(signs[k]) << (7 * k)
     return word

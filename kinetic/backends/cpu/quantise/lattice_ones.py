@@ -10,7 +10,7 @@ import numpy as np
 from kinetic.backends.cpu.emitted import field, write_i64
 from kinetic.backends.cpu.quantise.lattice_search import make_neighbour
 from kinetic.backends.cpu.quantise.lattice_splits import M_SIZE, S_SIZE, split_m, split_s
-from kinetic.backends.cpu.quantise.lattice_tables import INDEX, PACKED, STATUS
+from kinetic.backends.cpu.quantise.lattice_tables import PACKED, POINT, STATUS
 from kinetic.backends.cpu.quantise.lattice_values import SUPER, put_word, weigh
 from kinetic.backends.cpu.quantise.memory import bytes_at, floats, floats_at, ints, ints_at, kernel, small
 from kinetic.backends.cpu.quantise.numbers import HALF, ONE, ZERO, half_bits, nearest, put_half, within
@@ -56,7 +56,7 @@ def factor_of(inverse, scale):
 
 @small
 def key_of(rank, start, low, middle, turned):
-    """The key of eight values of a split: by rank, ``low`` of them are -1, as far as ``middle`` 0. ``turned``: negated."""
+    """The key of eight values: code 0 for a rank below ``low``, 1 below ``middle``, else 2; or 2, 1, 0."""
     key = 0
     for i in range(WIDTH):
         place = rank[start + WIDTH - 1 - i]
@@ -85,7 +85,7 @@ def placed(record, x, w, at, rank, split, deltas, points):
     all_on = True
     for k in range(len(deltas)):
         key, start = key_of(rank, k * WIDTH, low, middle, turned), at + k * WIDTH
-        point = np.int64(ints_at(field(record, INDEX))[key])
+        point = np.int64(ints_at(field(record, POINT))[key])
         if point < 0:
             point, all_on = neighbour(record, key, x, w, start, scale, deltas[k] - ONE), False
         points[start // WIDTH] = np.int32(point)
@@ -119,7 +119,7 @@ def clear(y, size):
 
 @small
 def put_points_s(y, sub, points):
-    high = 0
+    high = np.int64(0)
     for k in range(S_GROUPS):
         point = np.int64(points[S_GROUPS * sub + k])
         y[2 + S_GROUPS * sub + k] = np.uint8(point & 255)

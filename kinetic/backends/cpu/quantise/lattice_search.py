@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 
 from kinetic.backends.cpu.emitted import field, write_i64
 from kinetic.backends.cpu.ir import F32, I8, I32, I64, Builder, Loop, Value, i64, like, load, reduce_tree, splat, vec
-from kinetic.backends.cpu.quantise.lattice_tables import FIRST, INDEX, LANES, NAMES, STATUS, VALUES
+from kinetic.backends.cpu.quantise.lattice_tables import FIRST, LANES, NAMES, POINT, STATUS, VALUES
 from kinetic.backends.cpu.quantise.memory import ints, ints_at, small
 from kinetic.backends.cpu.quantise.numbers import HALF, ONE, nearest, within
 
@@ -33,7 +33,7 @@ def _lanes(b: Builder, pointer: Value, at: int) -> Value:
 def _nearest_lane(
     b: Builder, width: int, shifted: bool, groups: Value, cells: Value, numbers: tuple[Value, ...]
 ) -> Value:
-    """Which of the neighbours has the least weighted squared distance; the first of equals; NOWHERE if none is finite."""
+    """The place of the neighbour at the least distance, the first of equals; NOWHERE if none is at a finite one."""
     x, w, scale, shift = numbers
     xs, ws = ([_lanes(b, pointer, i) for i in range(width)] for pointer in (x, w))
     scale, shift = splat(b, scale, LANES), splat(b, shift, LANES)
@@ -81,7 +81,7 @@ def make_nearest(width: int, shifted: bool) -> Any:
 
 
 def make_neighbour(width: int, shifted: bool) -> Any:
-    """neighbour(record, key, x, w, at, scale, shift) -> the nearest to values ``at`` .. of a key's neighbours, by ``make_nearest``.
+    """neighbour(record, key, x, w, at, scale, shift) -> the key's neighbour that is nearest to x from ``at`` on.
 
     If none is at a finite distance: 0, and the record's status is set.
     """
@@ -102,7 +102,7 @@ def make_neighbour(width: int, shifted: bool) -> Any:
 
 
 def make_snapped(width: int, levels: int) -> Any:
-    """snapped(record, x, w, at, inverse, scale) -> the point nearest to values ``at`` .. of x, at a scale and its inverse.
+    """snapped(record, x, w, at, inverse, scale) -> the point nearest to values ``at`` .. of x, for a scale.
 
     That is the point of their own codes, or the nearest neighbour of these, with ``OFF`` added.
     """
@@ -116,7 +116,7 @@ def make_snapped(width: int, levels: int) -> Any:
             codes[i] = within(np.int32(0), nearest(HALF * (inverse * x[at + i] - ONE)), highest)
         for i in range(width):
             key = np.int32(key * np.int32(levels) + codes[width - 1 - i])
-        point = np.int64(ints_at(field(record, INDEX))[key])
+        point = np.int64(ints_at(field(record, POINT))[key])
         return point if point >= 0 else neighbour(record, key, x, w, at, scale, ONE) | OFF
 
     return snapped

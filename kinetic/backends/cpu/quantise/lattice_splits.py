@@ -22,7 +22,10 @@ S_SIZE, M_SIZE, HALF_SIZE = 32, 16, 8
 
 
 def make_ranks(size: int) -> Any:
-    """ranks(x, at, rank): int32 places in ascending order of ``size`` values; equal ones keep theirs, as glibc sorts."""
+    """ranks(x, at, rank): int32 places of ``size`` values in ascending order, equal ones as they stand.
+
+    ggml leaves equal ones to ``qsort``; that of glibc keeps their order.
+    """
 
     @small
     def ranks(x, at, rank):
@@ -61,7 +64,10 @@ def _score_s(products, squares, sum_x, sum_w, first, levels):
 
 @small
 def split_s(x, w, at, rank):
-    """The scale of 32 values, how many get the lowest level, how many that or the middle one (-1: no split), and the 1/8."""
+    """Scale of 32 values from ``at`` on, how many get the lowest level, how many that or the middle one, and the 1/8.
+
+    The first count is -1 if no split has a scale. rank int32 [32] gets the values' places.
+    """
     order, sum_x, sum_w = places_s(), sums_s(), sums_s()
     up_products, up_squares, down_products, down_squares = sums_s(), sums_s(), sums_s(), sums_s()
     ranks_s(x, at, rank)
@@ -104,7 +110,7 @@ def _half_sums(order, x, w, at, half, sum_x, sum_w):
 
 @small
 def _score_m(sum_x, sum_w, first, second, levels):
-    """One half's sums of w * x * q and w * q * q: as if all were of the highest level, less what the others have less."""
+    """One half's sums of w * x * q and w * q * q: of the highest level for all, less what the others have less."""
     low, middle, high = levels
     product = sum_x[M_SIZE] * high - (sum_x[first] + sum_x[second])
     square = (
@@ -117,7 +123,7 @@ def _score_m(sum_x, sum_w, first, second, levels):
 
 @small
 def split_m(x, w, at, rank):
-    """The scale of 16 values, the two counts as in ``split_s``, and which of ``CHOICES``."""
+    """Scale of 16 values from ``at`` on, the two counts as in ``split_s``, and which of ``CHOICES``."""
     order, products, squares = places_m(), choices(), choices()
     x_0, w_0, x_1, w_1 = sums_m(), sums_m(), sums_m(), sums_m()
     ranks_m(x, at, rank)

@@ -29,20 +29,20 @@ LANES = 8
 FAR = 255
 """More than any distance: 8 codes of 3 levels are at most 32 apart, 4 of 8 levels 196."""
 
-INDEX, FIRST, VALUES, NAMES, PACKED, STATUS, FIELDS = range(7)
+POINT, FIRST, VALUES, NAMES, PACKED, STATUS, FIELDS = range(7)
 """Words of the record that a kernel gets: five addresses and a status, 0 until it finds no neighbour."""
 
 
 class Neighbours(NamedTuple):
     """A lattice of P keys and N points.
 
-    ``index`` int32 [P]: the lattice's point with this key, or -1. ``first`` int32 [P + 1]: where a key's groups of
+    ``point`` int32 [P]: the lattice's point with this key, or -1. ``first`` int32 [P + 1]: where a key's groups of
     ``LANES`` neighbours start. ``values`` int8 [groups, width, LANES] and ``names`` int32 [groups, LANES]: the
     neighbours' values and points. ``packed`` uint32 [N]: a point's values, four bits each, the first lowest.
     A value is 2 * code + 1, for IQ1 the code.
     """
 
-    index: NDArray[np.int32]
+    point: NDArray[np.int32]
     first: NDArray[np.int32]
     values: NDArray[np.int8]
     names: NDArray[np.int32]
@@ -52,17 +52,23 @@ class Neighbours(NamedTuple):
 @lru_cache(maxsize=len(DISTANCES))
 def neighbours(lattice: str) -> Neighbours:
     """The tables of a lattice of ``formats.grids``."""
-    width, levels = grids.FORMS[lattice]
+    _, levels = grids.FORMS[lattice]
     codes = np.searchsorted(levels, grids.points(lattice)).astype(np.int8)  # [N, width]
     apart = distances(codes, len(levels))
-    keys = codes @ len(levels) ** np.arange(width)  # exact: integers
-    index = np.full(len(apart), -1, np.int32)
-    index[keys] = np.arange(len(codes), dtype=np.int32)
-    key, point = near(apart, DISTANCES[lattice], index < 0)
-    first, names = grouped(key, point, len(apart))
+    point = np.full(len(apart), -1, np.int32)
+    point[number(codes, len(levels))] = np.arange(len(codes), dtype=np.int32)
+    first, names = grouped(*near(apart, DISTANCES[lattice], point < 0), len(apart))
     values = codes if lattice == "iq1_s" else 2 * codes + 1
-    packed = values.astype(np.uint32) @ (np.uint32(1) << 4 * np.arange(width, dtype=np.uint32))  # exact: integers
-    return Neighbours(index, first, np.ascontiguousarray(values[names].swapaxes(1, 2)), names, packed)
+    packed = number(values, 16).astype(np.uint32)
+    return Neighbours(point, first, np.ascontiguousarray(values[names].swapaxes(1, 2)), names, packed)
+
+
+def number(digits: NDArray[np.int8], base: int) -> NDArray[np.int64]:
+    """int64 [N]: the numbers of digits int8 [N, width], the first lowest."""
+    made = np.zeros(len(digits), np.int64)
+    for column in digits.T[::-1]:
+        made = made * base + column
+    return made
 
 
 def record(ggml_type: int) -> NDArray[np.int64]:
@@ -87,12 +93,15 @@ def check(record: NDArray[np.int64], ggml_type: int) -> None:
 def distances(codes: NDArray[np.int8], levels: int) -> NDArray[np.uint8]:
     """Squared distances uint8 [P, N] of every key's point from every point of the lattice, codes int8 [N, width]."""
     half = codes.shape[1] // 2
-    digits = np.arange(levels**half)[:, None] // levels ** np.arange(half) % levels  # [levels^half, half]
+    digits = np.indices((levels,) * half).reshape(half, -1)[::-1].T  # [levels^half, half], the first fastest
     low, high = (
-        ((digits[:, None, :] - part[None].astype(np.int64)) ** 2).sum(axis=2).astype(np.uint8)  # exact: integers
-        for part in (codes[:, :half], codes[:, half:])
+        _square_sum(digits[:, None, :] - part[None].astype(np.int64)) for part in (codes[:, :half], codes[:, half:])
     )
     return (high[:, None, :] + low[None, :, :]).reshape(-1, len(codes))
+
+
+def _square_sum(differences: NDArray[np.int64]) -> NDArray[np.uint8]:
+    return (differences * differences).sum(axis=2).astype(np.uint8)  # exact: integers
 
 
 def near(apart: NDArray[np.uint8], count: int, wanted: NDArray[np.bool_]) -> tuple[NDArray[Any], NDArray[Any]]:

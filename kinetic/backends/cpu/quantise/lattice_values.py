@@ -1,4 +1,4 @@
-"""Weights, magnitudes and signs of a sub-block, and its first scale. Imported only by the build process."""
+"""Weights, magnitudes and signs of a sub-block. Imported only by the build process."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from kinetic.backends.cpu.quantise.memory import bytes_, floats_at, small
-from kinetic.backends.cpu.quantise.numbers import ONE, ZERO, nearest
+from kinetic.backends.cpu.quantise.memory import floats_at, small
+from kinetic.backends.cpu.quantise.numbers import ZERO
 
 SUPER = 256
 """Values of a super-block, which is a block of the format."""
@@ -16,12 +16,11 @@ SIGNED = 8
 """Values whose signs make a byte."""
 
 ONE_BIT = np.int32(1)
-STEP = np.float32(0.1)
 
 
 @small
 def weigh(x, at, importance, spread, part, size, w):
-    """w[i] = importance * sqrt(spread + x^2) by the float32 at address ``importance``; if that is 0, part * spread + x^2.
+    """w[i] = importance[i] * sqrt(spread + x[i]^2), or part * spread + x[i]^2 if the address ``importance`` is 0.
 
     ``spread`` is a mean of squares.
     """
@@ -92,74 +91,3 @@ def _least(source, at, w, start):
         if square < least:
             found, least = i, square
     return found
-
-
-def make_uniform_scale(size: int, top: int) -> Any:
-    """uniform_scale(x, w) -> the scale for which levels 0 .. top of ``size`` values x, of largest > 0, are near x / scale.
-
-    ``make_qp_quants`` of ggml: levels are kept in bytes, so that those of negative values wrap around.
-    """
-    reach, rounds = 4, 5
-    highest, levels = np.float32(top), bytes_(size)
-    limit = np.int32(top)
-
-    @small
-    def level_of(value):
-        level = nearest(value)
-        return level if level < limit else limit
-
-    @small
-    def error(x, w, inverse):
-        total, scale = ZERO, ONE / inverse
-        for i in range(size):
-            difference = x[i] - scale * np.float32(level_of(inverse * x[i]))
-            total += w[i] * difference * difference
-        return total
-
-    @small
-    def best_inverse(x, w, most):
-        inverse = highest / most
-        least, scale = ZERO, ONE / inverse
-        for i in range(size):
-            difference = x[i] - scale * np.float32(np.uint8(nearest(inverse * x[i]) & np.int32(255)))
-            least += w[i] * difference * difference
-        for step in range(-reach, reach + 1):
-            near = (STEP * np.float32(step) + highest) / most
-            made = error(x, w, near)
-            if step != 0 and made < least:
-                least, inverse = made, near
-        return inverse
-
-    @small
-    def improved(x, w, level, product, square):
-        """One round over the values: a level is changed if the fit gets better. Third result: whether one was."""
-        changed = False
-        for i in range(size):
-            old = np.float32(level[i])
-            without, rest = product - w[i] * x[i] * old, square - w[i] * old * old
-            if without > ZERO and rest > ZERO:
-                new = level_of(x[i] * rest / without)
-                if new != np.int32(level[i]):
-                    without += w[i] * x[i] * np.float32(new)
-                    rest += w[i] * np.float32(new) * np.float32(new)
-                    if without * without * square > product * product * rest:
-                        level[i] = np.uint8(new & np.int32(255))
-                        product, square, changed = without, rest, True
-        return product, square, changed
-
-    @small
-    def uniform_scale(x, w, most):
-        level, inverse = levels(), best_inverse(x, w, most)
-        product, square = ZERO, ZERO
-        for i in range(size):
-            new = level_of(inverse * x[i])
-            level[i] = np.uint8(new & np.int32(255))
-            product += w[i] * x[i] * np.float32(new)
-            square += w[i] * np.float32(new) * np.float32(new)
-        for _ in range(rounds):
-            product, square, changed = improved(x, w, level, product, square)
-            if not changed:
-                break
-        return product / square if square > ZERO else ZERO
-
-    return uniform_scale
