@@ -86,11 +86,13 @@ def _try_tokenizer(gguf: Gguf, reasons: list[str]) -> Tokenizer | None:
 
 
 def formats_not_built_in(gguf: Gguf) -> Iterator[str]:
-    """One sentence for each weight format that this build can't compute with."""
+    """One sentence for each weight format that this build can't compute with and that a used tensor has."""
     from kinetic.formats import RUNNABLE
+    from kinetic.models.family import UNUSED
 
-    for ggml_type in sorted({tensor.ggml_type for tensor in gguf.tensors.values()} - RUNNABLE):
-        names = [tensor.name for tensor in gguf.tensors.values() if tensor.ggml_type == ggml_type]
+    used = [tensor for tensor in gguf.tensors.values() if not tensor.name.endswith(UNUSED)]
+    for ggml_type in sorted({tensor.ggml_type for tensor in used} - RUNNABLE):
+        names = [tensor.name for tensor in used if tensor.ggml_type == ggml_type]
         others = f" and {len(names) - 1} more" if len(names) > 1 else ""
         yield f"weight format {type_name(ggml_type)}, of {names[0]}{others}, is not built in yet"
 

@@ -94,6 +94,13 @@ class Format(Protocol):
     """What d is to be multiplied by: a power of two."""
     SCALE_TYPE: str
     """'f16' or 'bf16': how ``scale_bits`` is to be read. bf16 is the upper half of a float32."""
+    GPU: str
+    """What ``integers`` tells, as functions in the common subset of CUDA C and OpenCL C (backends/gpu/source.py).
+
+    With ``w`` the bytes of a block, ``int NAME_q(w, i)`` is its i-th integer, ``float NAME_scale(w, i)`` and ``float
+    NAME_minimum(w, i)`` the scale and minimum of its i-th 32 values (SCALES 'pairs': 16), ``int NAME_sub(w, i)`` and
+    ``int NAME_sub_minimum(w, i)`` the factors of its i-th 16. There are those that the format has.
+    """
 
     def scale_bits(self, block: NDArray[np.uint8], i: int) -> int:
         """16 bits of the i-th scale of a block, where ``D_AT`` is -1."""

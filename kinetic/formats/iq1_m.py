@@ -57,3 +57,24 @@ def integers(raw: NDArray[np.uint8]) -> Integers:
 
 def decode(raw: NDArray[np.uint8]) -> F32:
     return decoded(integers, raw)
+
+
+GPU = """
+DEVICE int iq1_m_q(GLOBAL const uchar *w, int i)
+{
+    int nibble = w[32 + (i >> 4)] >> (i >> 1 & 4) & 15;
+    return 8 * iq1_s_grid[w[i >> 3] | (nibble & 7) << 8][i & 7] + 1 - (nibble >> 3 << 1);
+}
+
+DEVICE float iq1_m_scale(GLOBAL const uchar *w, int i)
+{
+    uint d = w[49] >> 4 | (w[51] & 240) | (w[53] & 240) << 4 | (w[55] & 240) << 8;
+    return f16_to_f32(d) * 0.125f;
+}
+
+DEVICE int iq1_m_sub(GLOBAL const uchar *w, int i)
+{
+    GLOBAL const uchar *word = w + 48 + (i >> 2 << 1);
+    return ((word[0] | word[1] << 8) >> 3 * (i & 3) & 7) * 2 + 1;
+}
+"""

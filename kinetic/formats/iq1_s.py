@@ -46,3 +46,18 @@ def integers(raw: NDArray[np.uint8]) -> Integers:
 
 def decode(raw: NDArray[np.uint8]) -> F32:
     return decoded(integers, raw)
+
+
+GPU = """
+DEVICE int iq1_s_q(GLOBAL const uchar *w, int i)
+{
+    GLOBAL const uchar *word = w + 34 + (i >> 5 << 1);
+    int high = (word[0] | word[1] << 8) >> 3 * (i >> 3 & 3) & 7;
+    return 8 * iq1_s_grid[w[2 + (i >> 3)] | high << 8][i & 7] + 1 - (word[1] >> 7 << 1);
+}
+
+DEVICE float iq1_s_scale(GLOBAL const uchar *w, int i)
+{
+    return f16_at(w) * 0.125f * (float)((w[35 + (i << 1)] >> 3 & 14) + 1);
+}
+"""

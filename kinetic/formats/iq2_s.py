@@ -45,3 +45,23 @@ def integers(raw: NDArray[np.uint8]) -> Integers:
 
 def decode(raw: NDArray[np.uint8]) -> F32:
     return decoded(integers, raw)
+
+
+GPU = """
+DEVICE int iq2_s_q(GLOBAL const uchar *w, int i)
+{
+    int high = w[66 + (i >> 5)] >> (i >> 2 & 6) & 3;
+    int magnitude = iq2_s_grid[w[2 + (i >> 3)] | high << 8][i & 7];
+    return w[34 + (i >> 3)] >> (i & 7) & 1 ? -magnitude : magnitude;
+}
+
+DEVICE float iq2_s_scale(GLOBAL const uchar *w, int i)
+{
+    return f16_at(w) * 0.125f;
+}
+
+DEVICE int iq2_s_sub(GLOBAL const uchar *w, int i)
+{
+    return ((w[74 + (i >> 1)] >> ((i & 1) << 2) & 15) << 1) + 1;
+}
+"""

@@ -43,3 +43,23 @@ def integers(raw: NDArray[np.uint8]) -> Integers:
 
 def decode(raw: NDArray[np.uint8]) -> F32:
     return decoded(integers, raw)
+
+
+GPU = """
+DEVICE int iq2_xs_q(GLOBAL const uchar *w, int i)
+{
+    GLOBAL const uchar *word = w + 2 + (i >> 3 << 1);
+    int magnitude = iq2_xs_grid[word[0] | (word[1] & 1) << 8][i & 7];
+    return even_signs[word[1] >> 1] >> (i & 7) & 1 ? -magnitude : magnitude;
+}
+
+DEVICE float iq2_xs_scale(GLOBAL const uchar *w, int i)
+{
+    return f16_at(w) * 0.125f;
+}
+
+DEVICE int iq2_xs_sub(GLOBAL const uchar *w, int i)
+{
+    return ((w[66 + (i >> 1)] >> ((i & 1) << 2) & 15) << 1) + 1;
+}
+"""

@@ -46,3 +46,20 @@ def integers(raw: NDArray[np.uint8]) -> Integers:
 
 def decode(raw: NDArray[np.uint8]) -> F32:
     return decoded(integers, raw)
+
+
+GPU = """
+DEVICE int iq2_xxs_q(GLOBAL const uchar *w, int i)
+{
+    GLOBAL const uchar *part = w + 2 + (i >> 5 << 3);
+    int group = i >> 3 & 3, j = i & 7, at = 4 + (7 * group >> 3);
+    int seven = (part[at] | part[at + 1] << 8) >> (7 * group & 7) & 127;
+    int magnitude = iq2_xxs_grid[part[group]][j];
+    return even_signs[seven] >> j & 1 ? -magnitude : magnitude;
+}
+
+DEVICE float iq2_xxs_scale(GLOBAL const uchar *w, int i)
+{
+    return f16_at(w) * 0.125f * (float)((w[9 + (i << 3)] >> 4 << 1) + 1);
+}
+"""

@@ -44,3 +44,18 @@ def integers(raw: NDArray[np.uint8]) -> Integers:
 
 def decode(raw: NDArray[np.uint8]) -> F32:
     return decoded(integers, raw)
+
+
+GPU = """
+DEVICE int iq3_s_q(GLOBAL const uchar *w, int i)
+{
+    int ninth = w[66 + (i >> 5)] >> (i >> 2 & 7) & 1;
+    int magnitude = iq3_s_grid[w[2 + (i >> 2)] | ninth << 8][i & 3];
+    return w[74 + (i >> 3)] >> (i & 7) & 1 ? -magnitude : magnitude;
+}
+
+DEVICE float iq3_s_scale(GLOBAL const uchar *w, int i)
+{
+    return f16_at(w) * (float)(((w[106 + (i >> 1)] >> ((i & 1) << 2) & 15) << 1) + 1);
+}
+"""

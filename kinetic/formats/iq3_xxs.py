@@ -48,3 +48,19 @@ def integers(raw: NDArray[np.uint8]) -> Integers:
 
 def decode(raw: NDArray[np.uint8]) -> F32:
     return decoded(integers, raw)
+
+
+GPU = """
+DEVICE int iq3_xxs_q(GLOBAL const uchar *w, int i)
+{
+    int group = i >> 3 & 3, j = i & 7, at = 66 + (i >> 5 << 2) + (7 * group >> 3);
+    int seven = (w[at] | w[at + 1] << 8) >> (7 * group & 7) & 127;
+    int magnitude = iq3_xxs_grid[w[2 + (i >> 2)]][i & 3];
+    return even_signs[seven] >> j & 1 ? -magnitude : magnitude;
+}
+
+DEVICE float iq3_xxs_scale(GLOBAL const uchar *w, int i)
+{
+    return f16_at(w) * 0.25f * (float)((w[69 + (i << 2)] >> 4 << 1) + 1);
+}
+"""

@@ -28,3 +28,16 @@ def integers(raw: NDArray[np.uint8]) -> Integers:
 
 def decode(raw: NDArray[np.uint8]) -> F32:
     return decoded(integers, raw)
+
+
+GPU = """
+DEVICE int iq4_nl_q(GLOBAL const uchar *w, int i)
+{
+    return four_bit_levels[w[2 + (i & 15)] >> (i >> 4 << 2) & 15];
+}
+
+DEVICE float iq4_nl_scale(GLOBAL const uchar *w, int i)
+{
+    return f16_at(w);
+}
+"""

@@ -41,3 +41,17 @@ def integers(raw: NDArray[np.uint8]) -> Integers:
 
 def decode(raw: NDArray[np.uint8]) -> F32:
     return decoded(integers, raw)
+
+
+GPU = """
+DEVICE int iq4_xs_q(GLOBAL const uchar *w, int i)
+{
+    return four_bit_levels[w[8 + (i >> 5 << 4) + (i & 15)] >> (i >> 2 & 4) & 15];
+}
+
+DEVICE float iq4_xs_scale(GLOBAL const uchar *w, int i)
+{
+    int s = w[4 + (i >> 1)] >> ((i & 1) << 2) & 15 | (w[2 + (i >> 2)] >> ((i & 3) << 1) & 3) << 4;
+    return f16_at(w) * (float)(s - 32);
+}
+"""

@@ -44,3 +44,16 @@ def integers(raw: NDArray[np.uint8]) -> Integers:
 
 def decode(raw: NDArray[np.uint8]) -> F32:
     return decoded(integers, raw)
+
+
+GPU = """
+DEVICE int mxfp4_q(GLOBAL const uchar *w, int i)
+{
+    return fp4_values[w[1 + (i & 15)] >> (i >> 4 << 2) & 15];
+}
+
+DEVICE float mxfp4_scale(GLOBAL const uchar *w, int i)
+{
+    return FLOAT_OF_BITS(w[0] > 1 ? (uint)(w[0] - 1) << 23 : 0x200000u << w[0]);
+}
+"""

@@ -49,3 +49,18 @@ def integers(raw: NDArray[np.uint8]) -> Integers:
 
 def decode(raw: NDArray[np.uint8]) -> F32:
     return decoded(integers, raw)
+
+
+GPU = """
+DEVICE int nvfp4_q(GLOBAL const uchar *w, int i)
+{
+    return fp4_values[w[4 + (i >> 4 << 3) + (i & 7)] >> (i >> 1 & 4) & 15];
+}
+
+DEVICE float nvfp4_scale(GLOBAL const uchar *w, int i)
+{
+    int d = w[i] & 127;
+    float number = d < 8 ? (float)d : (float)(8 + (d & 7)) * power_of_two((d >> 3) - 1);
+    return w[i] == 127 ? 0.0f : number * 0x1p-10f;
+}
+"""

@@ -30,3 +30,16 @@ def integers(raw: NDArray[np.uint8]) -> Integers:
 
 def decode(raw: NDArray[np.uint8]) -> F32:
     return decoded(integers, raw)
+
+
+GPU = """
+DEVICE int q1_0_q(GLOBAL const uchar *w, int i)
+{
+    return (w[2 + (i >> 3)] >> (i & 7) & 1) * 2 - 1;
+}
+
+DEVICE float q1_0_scale(GLOBAL const uchar *w, int i)
+{
+    return f16_at(w);
+}
+"""

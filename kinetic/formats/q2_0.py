@@ -30,3 +30,16 @@ def integers(raw: NDArray[np.uint8]) -> Integers:
 
 def decode(raw: NDArray[np.uint8]) -> F32:
     return decoded(integers, raw)
+
+
+GPU = """
+DEVICE int q2_0_q(GLOBAL const uchar *w, int i)
+{
+    return (w[2 + (i >> 2)] >> ((i & 3) << 1) & 3) - 1;
+}
+
+DEVICE float q2_0_scale(GLOBAL const uchar *w, int i)
+{
+    return f16_at(w);
+}
+"""

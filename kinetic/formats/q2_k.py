@@ -42,3 +42,31 @@ def integers(raw: NDArray[np.uint8]) -> Integers:
 
 def decode(raw: NDArray[np.uint8]) -> F32:
     return decoded(integers, raw)
+
+
+GPU = """
+DEVICE int q2_k_q(GLOBAL const uchar *w, int i)
+{
+    return w[16 + (i >> 7 << 5) + (i & 31)] >> (i >> 4 & 6) & 3;
+}
+
+DEVICE float q2_k_scale(GLOBAL const uchar *w, int i)
+{
+    return f16_at(w + 80);
+}
+
+DEVICE int q2_k_sub(GLOBAL const uchar *w, int i)
+{
+    return w[i] & 15;
+}
+
+DEVICE float q2_k_minimum(GLOBAL const uchar *w, int i)
+{
+    return -f16_at(w + 82);
+}
+
+DEVICE int q2_k_sub_minimum(GLOBAL const uchar *w, int i)
+{
+    return w[i] >> 4;
+}
+"""

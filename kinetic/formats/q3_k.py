@@ -45,3 +45,22 @@ def integers(raw: NDArray[np.uint8]) -> Integers:
 
 def decode(raw: NDArray[np.uint8]) -> F32:
     return decoded(integers, raw)
+
+
+GPU = """
+DEVICE int q3_k_q(GLOBAL const uchar *w, int i)
+{
+    int low = w[32 + (i >> 7 << 5) + (i & 31)] >> (i >> 4 & 6) & 3;
+    return (low | (w[i & 31] >> (i >> 5) & 1) << 2) - 4;
+}
+
+DEVICE float q3_k_scale(GLOBAL const uchar *w, int i)
+{
+    return f16_at(w + 108);
+}
+
+DEVICE int q3_k_sub(GLOBAL const uchar *w, int i)
+{
+    return (w[96 + (i & 7)] >> (i >> 3 << 2) & 15 | (w[104 + (i & 3)] >> (i >> 2 << 1) & 3) << 4) - 32;
+}
+"""

@@ -29,3 +29,16 @@ def integers(raw: NDArray[np.uint8]) -> Integers:
 
 def decode(raw: NDArray[np.uint8]) -> F32:
     return decoded(integers, raw)
+
+
+GPU = """
+DEVICE int q4_0_q(GLOBAL const uchar *w, int i)
+{
+    return (w[2 + (i & 15)] >> (i >> 4 << 2) & 15) - 8;
+}
+
+DEVICE float q4_0_scale(GLOBAL const uchar *w, int i)
+{
+    return f16_at(w);
+}
+"""

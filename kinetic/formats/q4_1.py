@@ -31,3 +31,21 @@ def integers(raw: NDArray[np.uint8]) -> Integers:
 
 def decode(raw: NDArray[np.uint8]) -> F32:
     return decoded(integers, raw)
+
+
+GPU = """
+DEVICE int q4_1_q(GLOBAL const uchar *w, int i)
+{
+    return w[4 + (i & 15)] >> (i >> 4 << 2) & 15;
+}
+
+DEVICE float q4_1_scale(GLOBAL const uchar *w, int i)
+{
+    return f16_at(w);
+}
+
+DEVICE float q4_1_minimum(GLOBAL const uchar *w, int i)
+{
+    return f16_at(w + 2);
+}
+"""

@@ -33,3 +33,21 @@ def integers(raw: NDArray[np.uint8]) -> Integers:
 
 def decode(raw: NDArray[np.uint8]) -> F32:
     return decoded(integers, raw)
+
+
+GPU = """
+DEVICE int q4_k_q(GLOBAL const uchar *w, int i)
+{
+    return w[16 + (i >> 6 << 5) + (i & 31)] >> (i >> 5 << 2 & 4) & 15;
+}
+
+DEVICE float q4_k_scale(GLOBAL const uchar *w, int i)
+{
+    return f16_at(w) * (float)k_scale_factor(w, i);
+}
+
+DEVICE float q4_k_minimum(GLOBAL const uchar *w, int i)
+{
+    return -(f16_at(w + 2) * (float)k_minimum_factor(w, i));
+}
+"""

@@ -31,3 +31,17 @@ def integers(raw: NDArray[np.uint8]) -> Integers:
 
 def decode(raw: NDArray[np.uint8]) -> F32:
     return decoded(integers, raw)
+
+
+GPU = """
+DEVICE int q5_0_q(GLOBAL const uchar *w, int i)
+{
+    int low = w[6 + (i & 15)] >> (i >> 4 << 2) & 15;
+    return (low | (w[2 + (i >> 3)] >> (i & 7) & 1) << 4) - 16;
+}
+
+DEVICE float q5_0_scale(GLOBAL const uchar *w, int i)
+{
+    return f16_at(w);
+}
+"""

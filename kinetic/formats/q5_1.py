@@ -34,3 +34,22 @@ def integers(raw: NDArray[np.uint8]) -> Integers:
 
 def decode(raw: NDArray[np.uint8]) -> F32:
     return decoded(integers, raw)
+
+
+GPU = """
+DEVICE int q5_1_q(GLOBAL const uchar *w, int i)
+{
+    int low = w[8 + (i & 15)] >> (i >> 4 << 2) & 15;
+    return low | (w[4 + (i >> 3)] >> (i & 7) & 1) << 4;
+}
+
+DEVICE float q5_1_scale(GLOBAL const uchar *w, int i)
+{
+    return f16_at(w);
+}
+
+DEVICE float q5_1_minimum(GLOBAL const uchar *w, int i)
+{
+    return f16_at(w + 2);
+}
+"""

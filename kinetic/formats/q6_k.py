@@ -46,3 +46,23 @@ def integers(raw: NDArray[np.uint8]) -> Integers:
 
 def decode(raw: NDArray[np.uint8]) -> F32:
     return decoded(integers, raw)
+
+
+GPU = """
+DEVICE int q6_k_q(GLOBAL const uchar *w, int i)
+{
+    int h = i >> 7, j = i >> 5 & 3, k = i & 31;
+    int low = w[(h << 6) + ((j & 1) << 5) + k] >> (j >> 1 << 2) & 15;
+    return (low | (w[128 + (h << 5) + k] >> 2 * j & 3) << 4) - 32;
+}
+
+DEVICE float q6_k_scale(GLOBAL const uchar *w, int i)
+{
+    return f16_at(w + 208);
+}
+
+DEVICE int q6_k_sub(GLOBAL const uchar *w, int i)
+{
+    return (schar)w[192 + i];
+}
+"""

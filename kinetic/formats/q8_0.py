@@ -28,3 +28,16 @@ def integers(raw: NDArray[np.uint8]) -> Integers:
 
 def decode(raw: NDArray[np.uint8]) -> F32:
     return decoded(integers, raw)
+
+
+GPU = """
+DEVICE int q8_0_q(GLOBAL const uchar *w, int i)
+{
+    return (schar)w[2 + i];
+}
+
+DEVICE float q8_0_scale(GLOBAL const uchar *w, int i)
+{
+    return f16_at(w);
+}
+"""

@@ -45,3 +45,20 @@ def integers(raw: NDArray[np.uint8]) -> Integers:
 
 def decode(raw: NDArray[np.uint8]) -> F32:
     return decoded(integers, raw)
+
+
+GPU = """
+DEVICE int tq1_0_q(GLOBAL const uchar *w, int i)
+{
+    int n = i < 160 ? i >> 5 : i < 240 ? (i - 160) >> 4 : (i - 240) >> 2;
+    uint r = i < 160 ? w[i & 31] : i < 240 ? w[32 + (i & 15)] : w[48 + (i & 3)];
+    for (; n > 0; n--)
+        r = r * 3 & 255;
+    return (int)(r * 3 >> 8) - 1;
+}
+
+DEVICE float tq1_0_scale(GLOBAL const uchar *w, int i)
+{
+    return f16_at(w + 52);
+}
+"""

@@ -30,3 +30,16 @@ def integers(raw: NDArray[np.uint8]) -> Integers:
 
 def decode(raw: NDArray[np.uint8]) -> F32:
     return decoded(integers, raw)
+
+
+GPU = """
+DEVICE int tq2_0_q(GLOBAL const uchar *w, int i)
+{
+    return (w[(i >> 7 << 5) + (i & 31)] >> (i >> 4 & 6) & 3) - 1;
+}
+
+DEVICE float tq2_0_scale(GLOBAL const uchar *w, int i)
+{
+    return f16_at(w + 64);
+}
+"""

@@ -12,6 +12,12 @@ from kinetic.backends.rope_tables import LARGEST_ANGLE, frequencies
 from kinetic.errors import UnsupportedModel
 from kinetic.formats import by_type
 
+UNUSED = (".attn_rot_embd.weight",)
+"""Endings of tensors that are never read, whatever their shape and type.
+
+Old converters repeat the rotary frequencies in every layer; llama.cpp ignores them too.
+"""
+
 
 @dataclass(frozen=True)
 class Family:
@@ -41,8 +47,8 @@ def expect_shapes(weights: Weights, shapes: Mapping[str, tuple[int, ...]]) -> No
 
 
 def expect_no_others(weights: Weights, known: set[str]) -> None:
-    """A tensor nobody would use means another model than the one described."""
-    extra = sorted(set(weights) - known)
+    """A tensor nobody would use means another model than the one described, but for those of ``UNUSED``."""
+    extra = sorted(name for name in set(weights) - known if not name.endswith(UNUSED))
     if extra:
         raise refuse("EXTRA_TENSOR", f"tensor '{extra[0]}' has no place in this architecture ({len(extra)} such)")
 

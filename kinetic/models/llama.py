@@ -53,8 +53,6 @@ def _check(weights: Weights, d: Dense) -> None:
         extra |= {f"{p}attn_q.bias": (q,), f"{p}attn_k.bias": (kv,), f"{p}attn_v.bias": (kv,)}
         extra |= {f"{p}attn_output.bias": (e,), f"{p}ffn_down.bias": (e,)}
         extra |= {f"{p}ffn_gate.bias": (d.ffn,), f"{p}ffn_up.bias": (d.ffn,)}
-        # Old converters repeat the frequencies in every layer; llama.cpp ignores them too.
-        extra |= {f"{p}attn_rot_embd.weight": (d.rope_width // 2,)}
     present = needed | optional(weights, extra)
     expect_shapes(weights, present)
     expect_no_others(weights, set(present))

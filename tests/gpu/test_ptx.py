@@ -11,10 +11,11 @@ import pytest
 
 from kinetic.backends import gpu
 from kinetic.backends.gpu.source import CUDA_OPTIONS, kernel_source
+from tests.gpu import test_format_snippets
 
 KERNELS = sorted(path.stem for path in Path(gpu.__path__[0]).glob("kernels/*.cu"))
 EXACT = re.compile(
-    r"(?:(?:add|sub|mul|div|sqrt|fma|cvt)\.rn|mov|selp|neg|abs|max|ld\.\w+|st\.\w+|setp\.\w+)\.f32(?:\.s32)?"
+    r"(?:(?:add|sub|mul|div|sqrt|fma|cvt)\.rn|mov|selp|neg|abs|max|ld\.\w+|st\.\w+|setp\.\w+)\.f32(?:\.[su](?:16|32))?"
 )
 """Rounded once to nearest, or not at all. ``max`` is nvcc's for a select against -inf, and drops NaN like it."""
 
@@ -55,6 +56,13 @@ def test_every_instruction_on_floats_is_rounded_to_nearest(nvcc, kernel, tmp_pat
     instructions = float_instructions(nvcc, kernel_source(kernel), tmp_path)
     assert "fma.rn.f32" in instructions
     assert unwanted(instructions) == set()
+
+
+def test_formats_are_read_without_rounding(nvcc, tmp_path):
+    """Scales are products of few bits, so what multiplies is exact, and nothing is added."""
+    instructions = float_instructions(nvcc, test_format_snippets.source(), tmp_path)
+    assert "mul.rn.f32" in instructions
+    assert unwanted(instructions) == set() == instructions & {"add.rn.f32", "sub.rn.f32", "fma.rn.f32"}
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

@@ -9,6 +9,7 @@ import pytest
 
 from kinetic.backends.base import Weight
 from kinetic.errors import UnsupportedModel
+from kinetic.formats.samples import put_half, put_scales
 from tests.support.backends import MANY, check_row_counts, inputs, loaded, rows_of, run, run_both
 from tests.support.blocks import (
     FLOATS,
@@ -17,12 +18,11 @@ from tests.support.blocks import (
     any_floats,
     float_weight,
     normals,
-    put_half,
     random_weight,
 )
 from tests.support.exact import fused
 
-WIDTHS = (32, 64, 96, 256, 288, 576)
+WIDTHS = (32, 64, 96, 128, 256, 288, 384, 576)
 ODD_WIDTHS = (1, 33, 100, 257)
 """Float formats have no blocks."""
 
@@ -143,58 +143,59 @@ def test_float_weights_with_any_bits(name):
 # --- rows of extreme weights, against whole numbers ---
 
 
-EXTREMES = {
-    "Q4_0": (2, -8, 7, 1),
-    "Q4_1": (4, 0, 15, 1),
-    "Q5_0": (2, -16, 15, 1),
-    "Q5_1": (4, 0, 31, 1),
-    "Q8_0": (2, -128, 127, 1),
-    "Q4_K": (16, 0, 15, 63),
-    "Q5_K": (16, 0, 31, 63),
-    "Q6_K": (0, -32, 31, 0),
-}
-"""Where the integers begin in a block, the lowest and highest of them, and the factor each is given."""
-
-
-def extreme(name, highest, columns):
-    """One row whose integers are all as large (or as small) as they can be, with every scale 1 and minimum 0."""
+def filled(name, byte, columns):
+    """One row of blocks of one byte, every scale 1 and every minimum 0.5."""
     fmt = FORMATS[name]
-    blocks = np.zeros((columns // fmt.BLOCK, fmt.BYTES), np.uint8)
-    quants, low, high, sub = EXTREMES[name]
-    if name == "Q8_0":
-        blocks[:, quants:] = 127 if highest else 128
-    elif highest:
-        blocks[:, quants:] = 255
-    if name == "Q6_K":
-        sub = -128 if highest else 127
-        blocks[:, 192:208] = np.int8(sub).view(np.uint8)
-    if fmt.BLOCK == 256 and name != "Q6_K":
-        blocks[:, 4:8] = 63 | 0xC0  # scales 63; the upper bits are those of scales 4 to 7
-        blocks[:, 8:12] = 0
-        blocks[:, 12:16] = 15
-    put_half(blocks, fmt.D_AT, np.ones(len(blocks), np.float32))
-    if fmt.M_AT >= 0:
-        put_half(blocks, fmt.M_AT, np.zeros(len(blocks), np.float32))
-    return blocks.reshape(1, -1), high if highest else low, sub
+    count = columns // fmt.BLOCK
+    blocks = np.full((count, fmt.BYTES), byte, np.uint8)
+    put_scales(fmt, blocks, np.ones(count, np.float32), np.full(count, 0.5, np.float32))
+    return blocks.reshape(1, -1)
 
 
-def summed(integer, sub, signs):
-    """The product of a row of ``integer`` with +-127, by whole numbers inside a block and single roundings between."""
+def summed(parts, signs):
+    """The product of a row of integers with +-127: whole numbers inside a block, fused steps from block to block."""
     total = np.float32(0)
+    dx = np.float32(1)
     for chunk in range(0, len(signs), 256):
         partial = np.float32(0)
-        for block in range(chunk, min(chunk + 256, len(signs)), 32):
-            dot = sum(int(sign) * 127 * integer for sign in signs[block : block + 32])
-            partial = np.float32(fused(dot, sub, partial))
-        total = np.float32(fused(1, total, partial))
+        for block in range(chunk // 32, min(chunk + 256, len(signs)) // 32):
+            for dot, scale in dots_and_scales(parts, signs, block):
+                partial = fused(dot, scale * dx, partial)
+            if parts.minimum is not None:
+                partial = fused(parts.minimum[0, block], weighted_sum(parts, signs, block), partial)
+        total = fused(1, total, partial)
     return total
 
 
-@pytest.mark.parametrize("highest", [True, False], ids=["highest", "lowest"])
+def halves_of(parts, signs, block):
+    """For each half: its products with +-127 and their sum, in whole numbers."""
+    for at in range(32 * block, 32 * block + 32, 16):
+        integers = [int(q) for q in parts.q[0, at : at + 16]]
+        yield at // 16, sum(127 * int(s) * q for s, q in zip(signs[at : at + 16], integers, strict=True))
+
+
+def dots_and_scales(parts, signs, block):
+    """What is to be multiplied, once a block, or once a half where each has a scale."""
+    halves = list(halves_of(parts, signs, block))
+    if parts.scale.shape[1] == len(signs) // 16:
+        return [(dot, parts.scale[0, half]) for half, dot in halves]
+    factors = [1, 1] if parts.sub is None else [int(parts.sub[0, half]) for half, _ in halves]
+    return [(sum(factor * dot for factor, (_, dot) in zip(factors, halves, strict=True)), parts.scale[0, block])]
+
+
+def weighted_sum(parts, signs, block):
+    """127 times the signs of a block, each half times the factor of its minimum."""
+    sums = [127 * int(signs[at : at + 16].sum()) for at in (32 * block, 32 * block + 16)]
+    if parts.sub_minimum is None:
+        return sum(sums)
+    return sum(int(parts.sub_minimum[0, 2 * block + half]) * sums[half] for half in range(2))
+
+
+@pytest.mark.parametrize("byte", [0x00, 0x7F, 0x80, 0xFF])
 @pytest.mark.parametrize("name", QUANTISED)
-def test_extreme_weights_against_whole_numbers(name, highest):
+def test_extreme_weights_against_whole_numbers(name, byte):
     columns = 512
-    raw, integer, sub = extreme(name, highest, columns)
+    raw = filled(name, byte, columns)
     weight = Weight("w", FORMATS[name].TYPE_ID, (16, columns), np.repeat(raw, 16, axis=0))
     signs = np.ones((4, columns), np.int64)
     signs[1] = -1
@@ -203,25 +204,43 @@ def test_extreme_weights_against_whole_numbers(name, highest):
     values = (signs * 127).astype(np.float32)
     found = run_both(lambda ops: ops.linear(inputs(ops, values), weight), (), rows_of(4))
     for row in range(4):
-        expected = summed(integer, sub, signs[row])
+        expected = summed(FORMATS[name].integers(raw), signs[row])
         assert set(found[row].tolist()) == {float(expected)}, (row, Fraction(float(expected)))
-    assert integer == 0 or abs(found[0, 0]) > 0
+
+
+WIDEST = {"Q8_0": (-128, 127), "Q6_K": (-32, 31), "Q3_K": (-4, 3), "IQ4_NL": (-127, 113), "IQ3_XXS": (-62, 62)}
+"""Integers that the fills above reach in formats whose integers are wide."""
+
+
+@pytest.mark.parametrize("name", WIDEST)
+def test_those_weights_are_the_extremes(name):
+    found = [FORMATS[name].integers(filled(name, byte, 256)).q for byte in (0x00, 0x7F, 0x80, 0xFF)]
+    assert (min(q.min() for q in found), max(q.max() for q in found)) == WIDEST[name]
 
 
 # --- scales that are not finite ---
 
 
 def broken(name, at, value):
+    """The last scale of the last block is ``value``; ``at`` -1 is where ``put_scales`` writes it."""
     weight = random_weight("blk.0.ffn_up.weight", name, 20, 512, seed=16)
     fmt = FORMATS[name]
     blocks = weight.data.reshape(-1, fmt.BYTES).copy()
-    put_half(blocks[-1:], at, np.array([value], np.float32))
+    scale = np.array([value], np.float32)
+    if at < 0:
+        put_scales(fmt, blocks[-1:], scale)
+    else:
+        put_half(blocks[-1:], at, scale)
     return weight._replace(data=blocks.reshape(20, -1))
+
+
+ALWAYS_FINITE = ("MXFP4", "NVFP4")
+"""Formats whose every byte is a finite scale."""
 
 
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("name", QUANTISED)
+@pytest.mark.parametrize("name", [name for name in QUANTISED if name not in ALWAYS_FINITE])
 def test_scales_that_are_not_finite_are_refused_by_name(name, value, backend):
     fmt = FORMATS[name]
     for at in [fmt.D_AT] + [fmt.M_AT] * (fmt.M_AT >= 0):
@@ -234,7 +253,7 @@ def test_scales_that_are_not_finite_are_refused_by_name(name, value, backend):
 
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
 def test_a_format_that_is_not_there_is_refused_by_name(backend):
-    weight = Weight("blk.3.ffn_gate.weight", 16, (32, 256), np.zeros((32, 66), np.uint8))
+    weight = Weight("blk.3.ffn_gate.weight", 36, (32, 256), np.zeros((32, 66), np.uint8))
     with pytest.raises(UnsupportedModel, match=r"blk\.3\.ffn_gate\.weight") as caught:
         run(lambda ops: ops.linear(inputs(ops, normals(17, 1, 256)), weight), rows_of(1), backend=backend)
     assert caught.value.name == "UNSUPPORTED_WEIGHT_TYPE"

@@ -9,9 +9,10 @@ from kinetic.backends.base import Rope
 from kinetic.backends.reference import functions
 from kinetic.backends.rope_tables import frequencies
 from kinetic.errors import UnsupportedModel
+from kinetic.formats.samples import put_half
 from kinetic.types import Batch
 from tests.support.backends import assert_same, check_row_counts, inputs, loaded, rows_of, run, run_both, same
-from tests.support.blocks import FORMATS, any_floats, float_weight, normals, put_half, random_weight, uniforms
+from tests.support.blocks import FORMATS, any_floats, float_weight, normals, random_weight, uniforms
 
 COUNTS = (1, 2, 3, 5, 8, 15, 16, 17, 31, 33, 45, 64, 65)
 ROWS = max(COUNTS)

@@ -59,10 +59,11 @@ def _pack_floats(size: int) -> Any:
 
 
 def _pack_quantised(fmt: Format) -> Any:
-    block_values, block_bytes = fmt.BLOCK, fmt.BYTES
-    per_block = block_values // BLOCK
+    block_bytes, per_block = fmt.BYTES, fmt.BLOCK // BLOCK
     quants, words = layout.quant_bytes(fmt), _pack_words(fmt)
-    small, header, line = layout.scale_bytes(fmt), layout.chunk_header(fmt), layout.LINE
+    header, line, served = layout.chunk_header(fmt), layout.LINE, layout.served(fmt)
+    line_bytes = line if layout.scale_bytes(fmt) else 0
+    offsets = np.array([layout.scale_offset(fmt, number) for number in range(served)], np.int64)
     whole, scales = layout.chunk_bytes(fmt, layout.BLOCKS), _pack_scales(fmt)
 
     @compiled
@@ -71,7 +72,7 @@ def _pack_quantised(fmt: Format) -> Any:
         rest = blocks % 8
         group = blocks // 8 * whole
         if rest != 0:
-            group += header + (rest * small + line - 1) // line * line + rest * quants
+            group += header + (rest + served - 1) // served * line_bytes + rest * quants
         for g in range(first, last):
             chunk = target + g * group
             for start in range(0, blocks, 8):
@@ -80,77 +81,105 @@ def _pack_quantised(fmt: Format) -> Any:
                     for b in range(min(8, blocks - start)):
                         block = bytes_at(row + (start + b) // per_block * block_bytes)
                         inner = (start + b) % per_block
-                        place = chunk + header + b * small // line * line + b * quants
-                        if small < line:  # two blocks stand behind their line
-                            own = place - (b % 2) * quants + (b % 2) * small
-                        else:
-                            own = place
-                        scales(block, inner, chunk, own, r)
-                        words(block, inner * 32, place + line, r)
+                        own = chunk + header + b // served * (line_bytes + served * quants)
+                        scales(block, inner, chunk, own + offsets[b % served], r)
+                        words(block, inner * 32, own + line_bytes + b % served * quants, r)
                 chunk += whole
 
     return pack
 
 
 def _pack_words(fmt: Format) -> Any:
-    """words(block, first value, target, row): one block of 32 of one row, four elements a store."""
+    """words(block, first value, target, row): the codes of one block of 32 of one row, four elements a store."""
     unsigned = compiled(fmt.unsigned)
-    bits, extra = fmt.BITS, max(fmt.BITS - 4, 0)
-    planes, per_plane = (extra, 8 // extra) if 0 < extra < 4 else (0, 1)
+    bits = fmt.BITS
+    has_nibbles = 4 <= bits < 8
+    planes = layout.PLANES[bits]
+    shape = np.array(planes or [(0, 0)], np.int64)
+    count = len(planes)
+    start_of_planes = layout.NIBBLES if has_nibbles else 0
+
+    @compiled
+    def code_word(block, first, low, mask):
+        """Bits ``low`` and up of four codes, each in its byte."""
+        word = np.uint32(0)
+        for k in range(4):
+            word |= ((np.uint32(unsigned(block, first + k)) >> np.uint32(low)) & np.uint32(mask)) << np.uint32(8 * k)
+        return word
 
     @compiled
     def words(block, start, target, r):
-        for j in range(8 if bits == 8 else 4):
-            word = np.uint32(0)
-            for k in range(4):
-                u = np.uint32(unsigned(block, start + 4 * j + k))
-                if bits != 8:
-                    high = np.uint32(unsigned(block, start + 16 + 4 * j + k))
-                    u = (u & np.uint32(15)) | ((high & np.uint32(15)) << np.uint32(4))
-                word |= u << np.uint32(8 * k)
-            write_i32(target + 64 * j + 4 * r, np.int32(word))
-        for p in range(planes):
-            word = np.uint32(0)
-            for j in range(per_plane):
-                for k in range(4):
-                    u = np.uint32(unsigned(block, start + 4 * (p * per_plane + j) + k))
-                    word |= (u >> np.uint32(4)) << np.uint32(extra * j + 8 * k)
-            write_i32(target + 256 + 64 * p + 4 * r, np.int32(word))
+        if bits == 8:
+            for j in range(8):
+                write_i32(target + 64 * j + 4 * r, np.int32(code_word(block, start + 4 * j, 0, 255)))
+        if has_nibbles:
+            for j in range(4):
+                low = code_word(block, start + 4 * j, 0, 15)
+                high = code_word(block, start + 16 + 4 * j, 0, 15)
+                write_i32(target + 64 * j + 4 * r, np.int32(low | high << np.uint32(4)))
+        place = target + start_of_planes
+        for p in range(count):
+            width, low_bit = shape[p, 0], shape[p, 1]
+            per_plane = 8 // width
+            for plane in range(width):
+                word = np.uint32(0)
+                for j in range(per_plane):
+                    first = start + 4 * (plane * per_plane + j)
+                    word |= code_word(block, first, low_bit, (1 << width) - 1) << np.uint32(width * j)
+                write_i32(place + 4 * r, np.int32(word))
+                place += 64
 
     return words
 
 
 def _pack_scales(fmt: Format) -> Any:
-    """scales(block, index inside it, chunk, line of the block, row)."""
-    d_at, m_at = fmt.D_AT, fmt.M_AT
-    if fmt.SCALES == "block":
+    """scales(block, index of the 32 values inside it, chunk, the block's place in its line, row)."""
+    parts = 2 if fmt.SCALES == "halves" else 1
+    has_factors = fmt.SCALES in ("superblock", "halves")
+    has_minimum = fmt.M_AT >= 0
+    factor = compiled(fmt.factor) if has_factors else NO_FACTOR
+    minimum = compiled(fmt.minimum) if has_factors and has_minimum else NO_FACTOR
+    in_header, large = layout.has_header(fmt), _large_scales(fmt)
 
-        @compiled
-        def scales(block, inner, chunk, own, r):
-            for byte in range(2):
-                write_u8(own + 2 * r + byte, block[d_at + byte])
-                if m_at >= 0:
-                    write_u8(own + 32 + 2 * r + byte, block[m_at + byte])
-
-    elif fmt.SCALES == "superblock":
-        factor, minimum = compiled(fmt.factor), compiled(fmt.minimum)
-
-        @compiled
-        def scales(block, inner, chunk, own, r):
-            for byte in range(2):
-                write_u8(chunk + 2 * r + byte, block[d_at + byte])
-                write_u8(chunk + 32 + 2 * r + byte, block[m_at + byte])
-            write_u8(own + r, np.uint8(factor(block, inner)))
-            write_u8(own + 16 + r, np.uint8(minimum(block, inner)))
-
-    else:
-        factor = compiled(fmt.factor)
-
-        @compiled
-        def scales(block, inner, chunk, own, r):
-            for byte in range(2):
-                write_u8(chunk + 2 * r + byte, block[d_at + byte])
-            for half in range(2):
-                write_u8(own + 16 * half + r, np.uint8(factor(block, 2 * inner + half)))
+    @compiled
+    def scales(block, inner, chunk, own, r):
+        large(block, inner, (chunk if in_header else own) + 2 * r)
+        if has_factors:
+            for part in range(parts):
+                write_u8(own + 16 * part + r, np.uint8(factor(block, parts * inner + part)))
+                if has_minimum:
+                    write_u8(own + 16 * (parts + part) + r, np.uint8(minimum(block, parts * inner + part)))
 
     return scales
+
+
+@compiled
+def NO_FACTOR(block, i):
+    return np.uint8(0)
+
+
+def _large_scales(fmt: Format) -> Any:
+    """large(block, index of the 32 values inside it, where to write): scales of 16 bits."""
+    d_at, m_at = fmt.D_AT, fmt.M_AT
+    if d_at >= 0:
+
+        @compiled
+        def large(block, inner, at):
+            for byte in range(2):
+                write_u8(at + byte, block[d_at + byte])
+                if m_at >= 0:
+                    write_u8(at + 32 + byte, block[m_at + byte])
+
+        return large
+
+    scale_bits = compiled(fmt.scale_bits)
+    count = 2 if fmt.SCALES == "pairs" else 1
+
+    @compiled
+    def large(block, inner, at):
+        for part in range(count):
+            bits = np.uint32(scale_bits(block, inner * count + part if count == 2 else 0))
+            write_u8(at + 32 * part, np.uint8(bits & np.uint32(255)))
+            write_u8(at + 32 * part + 1, np.uint8(bits >> np.uint32(8)))
+
+    return large

@@ -17,17 +17,19 @@ where there are 32 registers; else those stand in memory, one vector a row.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 
+from kinetic.backends.base import BLOCK
 from kinetic.backends.cpu import dots
-from kinetic.backends.cpu.functions import REC_D, REC_DSUM, RECORD
+from kinetic.backends.cpu.functions import REC_D, REC_DSUM, REC_HALVES32, RECORD
 from kinetic.backends.cpu.ir import (
     F16,
     F32,
     I8,
     I16,
+    I32,
     I64,
     VOID,
     Builder,
@@ -49,10 +51,14 @@ from kinetic.backends.cpu.layout import (
     BLOCKS,
     GROUP,
     LINE,
+    NIBBLES,
+    PLANES,
     TILE,
     chunk_header,
+    has_header,
     quant_bytes,
     scale_bytes,
+    served,
 )
 from kinetic.formats import Format
 
@@ -60,11 +66,17 @@ ROW = 4 * GROUP  # bytes of one float32 row of a tile
 
 
 class Scales(NamedTuple):
-    """Float32 vectors of one block: ``d``; ``m`` or None; factors of the two halves or None."""
+    """Float32 vectors of one block.
+
+    ``d``, and ``d2`` of the second half where it has its own; ``m`` or None; factors of the two halves or None;
+    those of m or None, divided by -32 as the sums in a record are multiplied by it.
+    """
 
     d: Value
+    d2: Value | None = None
     m: Value | None = None
     halves: tuple[Value, Value] | None = None
+    minimums: tuple[Value, Value] | None = None
 
 
 ONE, TWO, MANY = "_one", "_two", ""
@@ -142,21 +154,35 @@ class Block(NamedTuple):
 def _block(b: Builder, fmt: Format, chunk: Value, index: Value) -> Block:
     """As ``layout`` has it."""
     size, first = quant_bytes(fmt), b.add(chunk, i64(chunk_header(fmt)))
-    if scale_bytes(fmt) == LINE:
-        line = b.add(first, b.mul(index, i64(LINE + size)))
-        return Block(chunk, line, b.add(line, i64(LINE)))
-    pair, odd = b.ashr(index, i64(1)), b.and_(index, i64(1))
-    line = b.add(first, b.mul(pair, i64(LINE + 2 * size)))
-    quants = b.add(b.add(line, i64(LINE)), b.mul(odd, i64(size)))
-    return Block(chunk, b.add(line, b.mul(odd, i64(LINE // 2))), quants)
+    if not scale_bytes(fmt):
+        return Block(chunk, chunk, b.add(first, b.mul(index, i64(size))))
+    count = served(fmt)
+    line = b.add(first, b.mul(b.ashr(index, i64(count.bit_length() - 1)), i64(LINE + count * size)))
+    number = b.and_(index, i64(count - 1))
+    return Block(
+        chunk,
+        b.add(line, _scale_offset(b, fmt, number)),
+        b.add(b.add(line, i64(LINE)), b.mul(number, i64(size))),
+    )
+
+
+def _scale_offset(b: Builder, fmt: Format, number: Value) -> Value:
+    """``layout.scale_offset`` of a number known when the kernel runs."""
+    if fmt.SCALES != "block":
+        return b.mul(number, i64(scale_bytes(fmt)))
+    shared = fmt.BLOCK // BLOCK  # blocks of 32 that have one entry
+    entry = b.ashr(number, i64(shared.bit_length() - 1))
+    return b.mul(entry, i64(scale_bytes(fmt) * shared))
 
 
 def _chunk_bytes(b: Builder, fmt: Format, n: Value) -> Value:
     """Bytes of a chunk of n blocks."""
-    lines = b.mul(n, i64(LINE))
-    if scale_bytes(fmt) < LINE:
-        lines = b.mul(b.ashr(b.add(n, i64(1)), i64(1)), i64(LINE))
-    return b.add(b.add(lines, i64(chunk_header(fmt))), b.mul(n, i64(quant_bytes(fmt))))
+    size = b.add(b.mul(n, i64(quant_bytes(fmt))), i64(chunk_header(fmt)))
+    if not scale_bytes(fmt):
+        return size
+    shift = served(fmt).bit_length() - 1
+    lines = b.ashr(b.add(n, i64(served(fmt) - 1)), i64(shift))
+    return b.add(size, b.mul(lines, i64(LINE)))
 
 
 def _chunk_in_registers(
@@ -177,7 +203,7 @@ def _chunk_in_registers(
             if rows == 1:
                 _fetch_ahead(b, fmt, block)
             for part in parts:
-                words, scales = _unpack(b, fmt, block.quants, part, lanes), _scales(b, fmt, block, part, lanes)
+                words, scales = _unpack(b, isa, fmt, block.quants, part, lanes), _scales(b, fmt, block, part, lanes)
                 for row in range(rows):
                     before = body.values[len(sums)]
                     places.append(SECOND * number + ROW * row + 4 * lanes * part)
@@ -213,7 +239,7 @@ def _chunk_in_memory(
     (records,) = body.values
     place = _block(b, fmt, chunk, body.i)
     for part in range(GROUP // lanes):
-        words, scales = _unpack(b, fmt, place.quants, part, lanes), _scales(b, fmt, place, part, lanes)
+        words, scales = _unpack(b, isa, fmt, place.quants, part, lanes), _scales(b, fmt, place, part, lanes)
         inner = Loop(b, rows, [records, b.add(partial, i64(4 * lanes * part))])
         record, at = inner.values
         before = load(b, at, 0, vec(F32, lanes), 16)
@@ -226,45 +252,76 @@ def _chunk_in_memory(
 def _accumulate(
     b: Builder, fmt: Format, isa: str, words: list[Value], scales: Scales, record: Value, before: Value
 ) -> Value:
-    """``before`` plus one block: the two fused steps of docs/NUMERICS.md."""
+    """``before`` plus one block: the fused steps of docs/NUMERICS.md."""
     lanes = dots.LANES[isa]
     floats = vec(F32, lanes)
-    if scales.halves is None:
+    dx = load_splat(b, record, REC_D, F32, lanes)
+    if scales.halves is None and scales.d2 is None:
         dot = b.sitofp(dots.block_dot(b, isa, fmt, words, record), floats)
+        total = fma(b, dot, b.fmul(scales.d, dx), before)
     else:
-        # Both products and their sum are integers below 2^24, so these float operations are exact.
-        low, high = (b.sitofp(part, floats) for part in dots.half_dots(b, isa, words, record))
-        dot = fma(b, low, scales.halves[0], b.fmul(high, scales.halves[1]))
-    total = fma(b, dot, b.fmul(scales.d, load_splat(b, record, REC_D, F32, lanes)), before)
-    if scales.m is not None:
-        total = fma(b, scales.m, load_splat(b, record, REC_DSUM, F32, lanes), total)
-    return total
+        low, high = (b.sitofp(part, floats) for part in dots.half_dots(b, isa, fmt, words, record))
+        if scales.halves is None:
+            total = fma(b, low, b.fmul(scales.d, dx), before)
+            total = fma(b, high, b.fmul(scales.d2, dx), total)
+        else:
+            # Both products and their sum are integers below 2^24, so these float operations are exact.
+            dot = fma(b, low, scales.halves[0], b.fmul(high, scales.halves[1]))
+            total = fma(b, dot, b.fmul(scales.d, dx), before)
+    if scales.m is None:
+        return total
+    if scales.minimums is None:
+        return fma(b, scales.m, load_splat(b, record, REC_DSUM, F32, lanes), total)
+    return fma(b, scales.m, b.fmul(dx, _weighted_sum(b, scales.minimums, record, floats)), total)
 
 
-def _unpack(b: Builder, fmt: Format, q: Value, part: int, lanes: int) -> list[Value]:
-    """Eight vectors of 4 x lanes unsigned bytes."""
+def _weighted_sum(b: Builder, minimums: tuple[Value, Value], record: Value, floats: Any) -> Value:
+    """The sums of the activation's halves, each times its factor: integers below 2^24, exact."""
+    sums = [load_splat(b, record, REC_HALVES32 + at, I32, floats.count) for at in (0, 4)]
+    low, high = (b.sitofp(part, floats) for part in sums)
+    return fma(b, low, minimums[0], b.fmul(high, minimums[1]))
+
+
+def _unpack(b: Builder, isa: str, fmt: Format, q: Value, part: int, lanes: int) -> list[Value]:
+    """Eight vectors of 4 x lanes unsigned bytes: the integers plus ``fmt.ZERO``."""
+    codes = _codes(b, fmt, q, part, lanes)
+    if fmt.TABLE is None:
+        return codes
+    return [dots.look_up(b, isa, fmt, code) for code in codes]
+
+
+def _codes(b: Builder, fmt: Format, q: Value, part: int, lanes: int) -> list[Value]:
+    """The codes, from nibbles and planes."""
     ty = vec(I8, 4 * lanes)
     at = part * 4 * lanes
 
-    def raw(index: int) -> Value:
-        return load(b, q, 64 * index + at, ty, 32)
+    def raw(offset: int) -> Value:
+        return load(b, q, offset + at, ty, 32)
 
     if fmt.BITS == 8:
-        return [raw(j) for j in range(8)]
-    nibbles = [raw(j) for j in range(4)]
-    words = [b.and_(r, like(ty, 15)) for r in nibbles]
-    words += [b.and_(_shifted(b, r, -4), like(ty, 15)) for r in nibbles]
-    extra = fmt.BITS - 4
-    planes = [raw(4 + p) for p in range(extra)]
-    if not planes:
-        return words
-    per_plane = 8 // extra
+        return [raw(64 * j) for j in range(8)]
+    words: list[Value] = []
+    place = 0
+    if fmt.BITS >= 4:
+        nibbles = [raw(64 * j) for j in range(4)]
+        words = [b.and_(r, like(ty, 15)) for r in nibbles]
+        words += [b.and_(_shifted(b, r, -4), like(ty, 15)) for r in nibbles]
+        place = NIBBLES
+    for width, to in PLANES[fmt.BITS]:
+        bits = _plane_bits(b, width, to, [raw(place + 64 * p) for p in range(width)])
+        words = [b.or_(word, more) for word, more in zip(words, bits, strict=True)] if words else bits
+        place += 64 * width
+    return words
+
+
+def _plane_bits(b: Builder, width: int, to: int, planes: Sequence[Value]) -> list[Value]:
+    """What planes of ``width`` bits a word say of each of 8 words, with the lowest bit at place ``to``."""
+    ty, per_plane = planes[0].type, 8 // width
     out = []
-    for j, word in enumerate(words):
-        shift = extra * (j % per_plane)
-        bits = b.and_(planes[j // per_plane], like(ty, ((1 << extra) - 1) << shift))
-        moved = _shifted(b, bits, 4 - shift)
-        out.append(b.or_(word, moved))
+    for j in range(8):
+        shift = width * (j % per_plane)
+        bits = b.and_(planes[j // per_plane], like(ty, ((1 << width) - 1) << shift))
+        out.append(_shifted(b, bits, to - shift))
     return out
 
 
@@ -273,6 +330,8 @@ def _shifted(b: Builder, v: Value, by: int) -> Value:
     become multiplications of bit matrices where a processor has them, in the units that products need.)"""
     shorts = vec(I16, v.type.count // 2)
     wide = b.bitcast(v, shorts)
+    if by == 0:
+        return v
     moved = b.shl(wide, like(shorts, by)) if by > 0 else b.lshr(wide, like(shorts, -by))
     return b.bitcast(moved, v.type)
 
@@ -280,19 +339,39 @@ def _shifted(b: Builder, v: Value, by: int) -> Value:
 def _scales(b: Builder, fmt: Format, block: Block, part: int, lanes: int) -> Scales:
     floats = vec(F32, lanes)
 
-    def halfs(address: Value, offset: int) -> Value:
-        return b.fpext(load(b, address, offset + 2 * lanes * part, vec(F16, lanes), 16), floats)
+    def large(address: Value, number: int) -> Value:
+        """The ``number``-th of the scales of 16 bits at an address."""
+        return _wide_scale(b, fmt, address, 2 * GROUP * number + 2 * lanes * part, floats)
 
-    def small(offset: int, convert: Callable[..., Value]) -> Value:
-        return convert(load(b, block.scales, offset + lanes * part, vec(I8, lanes), 8), floats)
+    def small(number: int, convert: Callable[..., Value]) -> Value:
+        return convert(load(b, block.scales, GROUP * number + lanes * part, vec(I8, lanes), 8), floats)
 
+    if fmt.SCALES == "pairs":
+        return Scales(large(block.scales, 0), large(block.scales, 1))
+    d = large(block.chunk if has_header(fmt) else block.scales, 0)
+    m = None if fmt.M_AT < 0 else large(block.chunk if has_header(fmt) else block.scales, 1)
     if fmt.SCALES == "block":
-        return Scales(halfs(block.scales, 0), None if fmt.M_AT < 0 else halfs(block.scales, 2 * GROUP))
+        return Scales(d, m=m)
     if fmt.SCALES == "superblock":
-        d = b.fmul(halfs(block.chunk, 0), small(0, b.uitofp))
-        m = b.fneg(b.fmul(halfs(block.chunk, 2 * GROUP), small(GROUP, b.uitofp)))
-        return Scales(d, m)
-    return Scales(halfs(block.chunk, 0), None, (small(0, b.sitofp), small(GROUP, b.sitofp)))
+        d = b.fmul(d, small(0, b.sitofp))
+        return Scales(d, m=None if m is None else b.fneg(b.fmul(m, small(1, b.uitofp))))
+    factors = small(0, b.sitofp), small(1, b.sitofp)
+    if m is None:
+        return Scales(d, halves=factors)
+    divided = like(floats, -1 / 32)
+    minimums = b.fmul(small(2, b.uitofp), divided), b.fmul(small(3, b.uitofp), divided)
+    return Scales(d, m=b.fneg(m), halves=factors, minimums=minimums)
+
+
+def _wide_scale(b: Builder, fmt: Format, address: Value, offset: int, floats: Any) -> Value:
+    """Scales of 16 bits as float32, times the format's unit."""
+    if fmt.SCALE_TYPE == "bf16":  # the upper halves of float32
+        ints = vec(I32, floats.count)
+        upper = b.zext(load(b, address, offset, vec(I16, floats.count), 16), ints)
+        value = b.bitcast(b.shl(upper, like(ints, 16)), floats)
+    else:
+        value = b.fpext(load(b, address, offset, vec(F16, floats.count), 16), floats)
+    return value if fmt.UNIT == 1 else b.fmul(value, like(floats, fmt.UNIT))
 
 
 def zero_groups(b: Builder, out: Value, count: int) -> None:

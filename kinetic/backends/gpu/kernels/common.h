@@ -10,6 +10,7 @@
 #define KERNEL __kernel
 #define DEVICE
 #define GLOBAL __global
+#define CONSTANT __constant
 #define LOCAL __local
 #define GROUP ((int)get_group_id(0))
 #define LANE ((int)get_local_id(0))
@@ -26,6 +27,7 @@ typedef char schar;
 #define KERNEL extern "C" __global__
 #define DEVICE __device__
 #define GLOBAL
+#define CONSTANT __device__ const
 #define LOCAL __shared__
 #define GROUP ((int)blockIdx.x)
 #define LANE ((int)threadIdx.x)

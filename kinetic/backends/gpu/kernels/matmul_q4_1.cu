@@ -3,16 +3,11 @@
 // One group owns one output element; a lane computes whole chunks of 256 elements,
 // and lane 0 adds the chunks' partial sums in ascending order.
 
-#include "functions.h"
+#include "formats.h"
 
 #define MAX_LANES 64
 #define BLOCK_BYTES 20 // float16 d, float16 m, 16 bytes of nibbles
 #define CHUNK_BLOCKS (CHUNK / BLOCK)
-
-DEVICE float f16_at(GLOBAL const uchar *bytes)
-{
-    return f16_to_f32(bytes[0] | (uint)bytes[1] << 8);
-}
 
 // Partial sum of the blocks first..end-1 of one chunk.
 DEVICE float chunk_sum(GLOBAL const schar *q, GLOBAL const float *d, GLOBAL const uchar *weights, int first, int end)

@@ -1,0 +1,19 @@
+// What the functions of weight formats (kinetic/formats, GPU) share.
+
+#include "functions.h"
+
+DEVICE float f16_at(GLOBAL const uchar *bytes)
+{
+    return f16_to_f32(bytes[0] | (uint)bytes[1] << 8);
+}
+
+// Factors of 32-block b of a superblock of Q4_K or Q5_K, step by step those of formats/k_scales.py.
+DEVICE int k_scale_factor(GLOBAL const uchar *w, int b)
+{
+    return b < 4 ? w[4 + b] & 63 : (w[8 + b] & 15) | w[b] >> 6 << 4;
+}
+
+DEVICE int k_minimum_factor(GLOBAL const uchar *w, int b)
+{
+    return b < 4 ? w[8 + b] & 63 : w[8 + b] >> 4 | w[4 + b] >> 6 << 4;
+}
