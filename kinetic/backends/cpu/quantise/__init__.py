@@ -99,8 +99,12 @@ class Quantisers:
             kernel(part.ctypes.data, weights_at, target_part.ctypes.data, len(part), width, tables.ctypes.data)
 
         step = max(1, TASK // max(1, width))
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(run, range(0, count, step)))
+        if threads == 1:
+            for first in range(0, count, step):
+                run(first)
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(run, range(0, count, step)))
         lattice_tables.check(tables, ggml_type)
         return made
 
