@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from kinetic.api.quantize import quantize, read_importance, tensors
-from kinetic.backends.cpu.quantise import QUANTISABLE
+from kinetic.backends.cpu.quantise import QUANTISABLE, Quantisers, lattice_tables
 from kinetic.cli import main
 from kinetic.gguf import Gguf
 from kinetic.quantize.recipe import Recipe, parse_tensor_type
@@ -104,6 +104,16 @@ def test_floats_are_rounded_once(tmp_path):
     with Gguf.open(tmp_path / "h.gguf") as made:
         half = made.data("a.weight").view(np.float16)[:8]
     assert half.tolist() == [1, 1 + 2**-9, 0, 65504, -(2**-23), 0, 0, np.float16(1 + 2**-8)]
+
+
+def test_tables_of_lattices_are_there_before_threads_ask():
+    """Each would make its own, of which one is kept: kernels would read what is freed."""
+    lattice_tables.neighbours.cache_clear()
+    quantisers = Quantisers([18])
+    rows = np.random.default_rng(0).normal(0, 1, (2, 256)).astype(np.float32)
+    made = lattice_tables.neighbours.cache_info().misses
+    quantisers.rows(18, rows, None)
+    assert made == 1 == lattice_tables.neighbours.cache_info().misses
 
 
 # -- beside the program

@@ -67,6 +67,9 @@ class Quantisers:
             if missing:
                 _compile(folder, isa, missing, progress)
             self._engine = native.load(folder, isa, units)
+            for unit in units:
+                # Kept from here on: threads that each made a table would hand addresses of one that is freed.
+                lattice_tables.record(int(unit))
         self._kernels = {int(unit): self._function(int(unit)) for unit in units}
 
     def _function(self, ggml_type: int) -> Callable[..., None]:
