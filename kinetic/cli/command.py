@@ -25,6 +25,7 @@ from kinetic.cli import (
     models,
     pack,
     pull,
+    quantize,
     receipt,
     repair,
     rm,
@@ -41,7 +42,7 @@ DESCRIPTION = "Run language models so that the same question gets the same answe
 
 COMMANDS = (
     *(run, verify_receipt, receipt, audit, keygen),
-    *(pack, unpack, verify, sign, repair, export),
+    *(pack, unpack, verify, sign, repair, export, quantize),
     *(info, pull, models, rm),
     *(bench, doctor, conformance, gate),
 )

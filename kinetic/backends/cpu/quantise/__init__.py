@@ -24,14 +24,15 @@ from numpy.typing import NDArray
 
 from kinetic import gguf_types
 from kinetic.backends.cpu import native, objects, target
+from kinetic.backends.cpu.quantise import lattice_tables
 from kinetic.backends.identity import digest_of
 from kinetic.bits import F32
 from kinetic.errors import KineticError
 
-QUANTISABLE = frozenset({2, 3, 6, 7, 8, 10, 11, 12, 13, 14, 20, 23, 34, 35, 39, 40, 41, 42})
+QUANTISABLE = frozenset({2, 3, 6, 7, 8, 10, 11, 12, 13, 14, 20, 23, 34, 35, 39, 40, 41, 42, *lattice_tables.LATTICES})
 """ggml type ids of the formats that rows can be quantised to."""
 
-NEEDS_IMATRIX: frozenset[int] = frozenset()
+NEEDS_IMATRIX = frozenset({16, 17, 19})
 """Those of them that need an importance."""
 
 TASK = 1 << 17
@@ -66,6 +67,9 @@ class Quantisers:
             if missing:
                 _compile(folder, isa, missing, progress)
             self._engine = native.load(folder, isa, units)
+            for unit in units:
+                # Kept from here on: threads that each made a table would hand addresses of one that is freed.
+                lattice_tables.record(int(unit))
         self._kernels = {int(unit): self._function(int(unit)) for unit in units}
 
     def _function(self, ggml_type: int) -> Callable[..., None]:
@@ -91,14 +95,20 @@ class Quantisers:
         weights = None if importance is None else np.ascontiguousarray(importance, np.float32)
         made = np.empty((count, width // block * size), np.uint8)
         kernel, weights_at = self._kernels[ggml_type], 0 if weights is None else weights.ctypes.data
+        tables = lattice_tables.record(ggml_type)
 
         def run(first: int) -> None:
             part, target_part = source[first : first + step], made[first : first + step]
-            kernel(part.ctypes.data, weights_at, target_part.ctypes.data, len(part), width, 0)
+            kernel(part.ctypes.data, weights_at, target_part.ctypes.data, len(part), width, tables.ctypes.data)
 
         step = max(1, TASK // max(1, width))
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(run, range(0, count, step)))
+        if threads == 1:
+            for first in range(0, count, step):
+                run(first)
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(run, range(0, count, step)))
+        lattice_tables.check(tables, ggml_type)
         return made
 
 

@@ -21,6 +21,8 @@ from kinetic.backends.cpu.quantise import (
     few_bits,
     four_bit_floats,
     k_minimum,
+    lattice_bits,
+    lattice_ones,
     nonlinear,
     six_bits,
     symbol,
@@ -30,11 +32,20 @@ from kinetic.backends.cpu.target import machine
 
 SIGNATURE = "void(int64, int64, int64, int64, int64, int64)"
 
-KERNELS = {
-    ggml_type: kernel
-    for source in (blocks, eight_bits, few_bits, four_bit_floats, k_minimum, nonlinear, six_bits, three_bits)
-    for ggml_type, kernel in source.KERNELS.items()
-}
+SOURCES = (
+    blocks,
+    eight_bits,
+    few_bits,
+    four_bit_floats,
+    k_minimum,
+    lattice_bits,
+    lattice_ones,
+    nonlinear,
+    six_bits,
+    three_bits,
+)
+
+KERNELS = {ggml_type: kernel for source in SOURCES for ggml_type, kernel in source.KERNELS.items()}
 
 
 def compile_type(ggml_type: int, isa: str) -> bytes:

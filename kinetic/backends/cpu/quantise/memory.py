@@ -49,6 +49,7 @@ def _array(kind: Any, width: ir.Type, count: int) -> Any:
 
 floats_at = _pointer(nt.float32, ir.FloatType())
 bytes_at = _pointer(nt.uint8, ir.IntType(8))
+ints_at = _pointer(nt.int32, ir.IntType(32))
 
 
 def floats(count: int) -> Any:
