@@ -20,10 +20,12 @@ from kinetic.cli import (
     doctor,
     export,
     gate,
+    imatrix,
     info,
     keygen,
     models,
     pack,
+    perplexity,
     pull,
     receipt,
     repair,
@@ -44,6 +46,7 @@ COMMANDS = (
     *(pack, unpack, verify, sign, repair, export),
     *(info, pull, models, rm),
     *(bench, doctor, conformance, gate),
+    *(perplexity, imatrix),
 )
 
 EXIT_CODES = """\
