@@ -16,6 +16,7 @@ from typing import TextIO
 from kinetic.cli import (
     audit,
     bench,
+    check_output,
     conformance,
     doctor,
     export,
@@ -46,7 +47,7 @@ COMMANDS = (
     *(pack, unpack, verify, sign, repair, export),
     *(info, pull, models, rm),
     *(bench, doctor, conformance, gate),
-    *(perplexity, imatrix),
+    *(perplexity, check_output, imatrix),
 )
 
 EXIT_CODES = """\
