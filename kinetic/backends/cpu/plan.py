@@ -75,14 +75,14 @@ class Planner:
 
     def plan(self, nodes: Sequence[Node]) -> Tape:
         """Nodes in the order they were made; the last one, taps aside, is the logits."""
-        self._pending = {node: len(node.uses) for node in nodes}
+        logits = [node for node in nodes if node.op != "tap"][-1]
+        self._pending = {node: len(node.uses) + (node is logits) for node in nodes}
         fused = _fused(nodes)
         embed = next(node for node in nodes if node.op == "embed")
         embedded = self._buffers[embed] = self._float_buffer(embed)
         for node in nodes[1:]:
             if node not in fused:
                 getattr(self, f"_{node.op}")(node)
-        logits = [node for node in nodes if node.op != "tap"][-1]
         return Tape(
             code=np.array(self._code, np.int64),
             embed=embed,
