@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from kinetic.cli.parser import Subcommands, add_pack_cache
+from kinetic.cli.perplexity import print_json
 from kinetic.cli.progress import Progress, news
 from kinetic.errors import UsageError
 
@@ -68,7 +68,7 @@ def main(options: Namespace) -> int:
             on_progress=bar,
         )
     if options.json:
-        print(json.dumps(outcome.facts()))
+        print_json(outcome.facts())
     else:
         for line in _lines(outcome):
             print(line)

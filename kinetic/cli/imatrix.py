@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from argparse import Namespace
 from typing import TYPE_CHECKING
@@ -119,7 +118,7 @@ def _report(matrix: Matrix, found: Perplexity | None, options: Namespace) -> int
         facts = {"output": options.output, "entries": len(matrix.entries), "chunks": matrix.chunks}
         if found is not None:
             facts["ppl"], facts["uncertainty"] = found.estimate
-        print(json.dumps(facts | {"chunk_size": matrix.chunk_size, "datasets": matrix.datasets}))
+        shared.print_json(facts | {"chunk_size": matrix.chunk_size, "datasets": matrix.datasets})
         return 0
     if found is not None:
         print()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kinetic.cli.parser import Parser, Subcommands, add_pack_cache
@@ -75,7 +74,7 @@ def main(options: Namespace) -> int:
     if options.json:
         value, uncertainty = found.estimate
         facts = {"ppl": value, "uncertainty": uncertainty, "tokens": len(found.losses), "running": found.running}
-        print(json.dumps(facts | {"context": wanted.context, "stride": wanted.stride}))
+        print_json(facts | {"context": wanted.context, "stride": wanted.stride})
     else:
         print()
         print_estimate(found)
@@ -116,6 +115,12 @@ def open_scorer(options: Namespace, context: int = 0, **unusual: Any) -> Scorer:
         progress=None if options.quiet else news,
         **unusual,
     )
+
+
+def print_json(facts: Mapping[str, object]) -> None:
+    import json  # Not at the top: help needs none.
+
+    print(json.dumps(facts))
 
 
 def print_chunk(cut: Cut, found: Perplexity) -> None:
@@ -180,7 +185,7 @@ def _compare(options: Namespace) -> int:
             )
         found = _divergence(scorer, base, options)
     if options.json:
-        print(json.dumps(found.facts()))
+        print_json(found.facts())
     else:
         for line in _statistics(found):
             print(line)
