@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from argparse import Namespace
 
 import pytest
 
 from kinetic.api import check_output
 from kinetic.cli import main
+from kinetic.cli.perplexity import settings
 from tests.support.tiny_models import TEXT, write_tiny_gemma3, write_tiny_llama
 
 
@@ -54,6 +56,12 @@ def test_json_is_the_same_for_every_batch_size_and_number_of_threads(run):
     assert facts["tokens"] == len(facts["running"]) * 49 and facts["ppl"] == facts["running"][-1]
     for words in (("-b", 7), ("-ub", 32, "-t", 2), ("-b", 256, "-t", 1), ("-ub", 512, "-t", 2)):
         assert asked(*words) == expected
+
+
+@pytest.mark.parametrize(("batch", "ubatch", "rows"), [(2048, 512, 512), (7, 512, 7), (2048, 32, 32)])
+def test_rows_at_once_are_the_smaller_of_both_flags(batch, ubatch, rows):
+    given = Namespace(batch_size=batch, ubatch_size=ubatch, chunks=-1, ctx_size=512)
+    assert settings(given).rows == rows
 
 
 def test_a_line_for_each_chunk(run):

@@ -83,6 +83,8 @@ def test_the_same_bytes_for_every_batch_size_and_number_of_threads(path, tokens,
     for rows in (1, 7, 32, 512):
         matrix, found = collected(path, tokens, rows, threads)
         assert to_gguf(matrix) == to_gguf(whole[0])
+        for name, entry in whole[0].entries.items():  # and before they become float32
+            assert matrix.entries[name].squares.tobytes() == entry.squares.tobytes()
         assert found.losses == whole[1].losses
 
 

@@ -69,6 +69,15 @@ def test_a_row_is_summed_in_the_order_that_is_written_down(width):
     assert log_sums(row[None]).tolist() == [top + softmax.ln(lanes[0])]
 
 
+def test_lanes_are_added_in_the_order_that_is_written_down():
+    lanes = normals(13, 3 * LANES).astype(np.float64).reshape(3, LANES) / 3
+    expected, n = lanes.tolist(), LANES
+    while n > 1:
+        n //= 2
+        expected = [[row[j] + row[j + n] for j in range(n)] for row in expected]
+    assert softmax.fold(lanes).tolist() == [row[0] for row in expected]
+
+
 def test_log_sums_are_exact_to_the_last_digits():
     rows = (4 * normals(9, 3 * 300)).astype(np.float32).reshape(3, 300)
     for row, found in zip(rows, log_sums(rows), strict=True):
