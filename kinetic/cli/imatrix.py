@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from kinetic.cli import perplexity as shared
 from kinetic.cli.parser import Subcommands
@@ -13,6 +14,7 @@ from kinetic.errors import UsageError
 
 if TYPE_CHECKING:
     from kinetic.api.imatrix_file import Matrix
+    from kinetic.api.imatrix_statistics import Line
     from kinetic.api.perplexity import Cut, Perplexity
 
 HELP = "collect an importance matrix from a text, for quantising a model"
@@ -22,13 +24,16 @@ For each weight of a matrix product: the sums of the squares of what goes into i
 tokens of the text. The file is llama-imatrix's, and `llama-quantize --imatrix` takes it. Flags are
 llama-imatrix's; the sums are the same for every -b, -ub and -t, to the last bit.
 
-Without -f the files of --in-file are combined, and MODEL is left alone.
+Without -f the files of --in-file are combined, and no MODEL is needed; with --show-statistics they
+are described instead, and nothing is written.
 """
 
 
 def add(commands: Subcommands) -> None:
     parser = commands.add_parser("imatrix", help=HELP, description=HELP.capitalize() + ".", epilog=EPILOG)
-    parser.add_argument("model", metavar="MODEL", help="a .gguf or .ktc file, or a name from `kinetic models`")
+    parser.add_argument(
+        "model", nargs="?", metavar="MODEL", help="a .gguf or .ktc file, or a name from `kinetic models`"
+    )
     parser.add_argument("-f", "--file", metavar="FILE", help="the text (- is stdin)")
     parser.add_argument("-o", "--output", default="imatrix.gguf", metavar="FILE", help="where it goes (imatrix.gguf)")
     shared.add_chunks(parser)
@@ -46,6 +51,7 @@ def add(commands: Subcommands) -> None:
                         help="write what there is every N chunks (10)")  # fmt: skip
     parser.add_argument("--save-frequency", type=int, default=0, metavar="N",
                         help="keep a copy FILE.at_N every N chunks (0: none)")  # fmt: skip
+    parser.add_argument("--show-statistics", action="store_true", help="describe the matrix of --in-file")
     shared.add_machine(parser)
     parser.set_defaults(main=main, text=None)
 
@@ -56,11 +62,16 @@ def main(options: Namespace) -> int:
 
     if options.file is None and not options.in_file:
         raise UsageError("name a text with -f, or matrices to combine with --in-file", name="NO_TEXT")
+    if options.file is not None and (options.model is None or options.show_statistics):
+        what = "--show-statistics reads no text: leave -f out" if options.show_statistics else "name the model"
+        raise UsageError(what, name="NO_MODEL")
     if options.output_frequency < 1 or options.save_frequency < 0 or options.chunk < 0:
         raise UsageError("chunks are counted from 1: give a number that is not negative", name="CHUNKS")
-    require_writable(options.output, options.file)
     names = [name for given in options.in_file for name in given.split(",") if name]
     start = imatrix_file.combined(names, options.ctx_size)
+    if options.show_statistics:
+        return _show(start, options)
+    require_writable(options.output, options.file)
     if options.file is None:
         _write(start, options.output, options)
         return _report(start, None, options)
@@ -126,3 +137,55 @@ def _report(matrix: Matrix, found: Perplexity | None, options: Namespace) -> int
     if not options.quiet:
         news(f"{options.output} has {len(matrix.entries)} entries from {matrix.chunks} chunks")
     return 0
+
+
+# --- statistics ---
+
+
+def _show(matrix: Matrix, options: Namespace) -> int:
+    from kinetic.api import imatrix_statistics as statistics
+
+    found = statistics.lines(matrix)
+    if options.json:
+        shared.print_json(_facts(found))
+        return 0
+    print(WEIGHT_HEADING)
+    for line in found:
+        c = statistics.compare([line.pair])
+        layer = str(line.layer) if line.layer >= 0 else "-"
+        print(
+            f"{layer:>5}  {line.name:40} {line.mean:10.4f} {line.deviation:10.4f} {line.skewness:10.4f}"
+            f" {line.kurtosis:10.4f} {line.evenness:8.2f} {line.energy:14.4f} {c.gain:8.2f} {c.distance:12.4f}"
+            f" {c.correlation:8.4f} {c.covariance:10.4f}"
+        )
+    print(f"\n{LAYER_HEADING}")
+    for number, energy, c in statistics.layers(found):
+        print(
+            f"{number:5}  {energy:14.4f} {c.gain:8.2f} {c.distance:12.4f} {c.cosine:8.4f} {c.correlation:8.4f}"
+            f" {c.covariance:10.4f}"
+        )
+    return 0
+
+
+WEIGHT_HEADING = (
+    f"{'layer':>5}  {'weight':40} {'mean':>10} {'deviation':>10} {'skewness':>10} {'kurtosis':>10} {'even %':>8}"
+    f" {'energy':>14} {'gain':>8} {'distance':>12} {'corr.':>8} {'cov.':>10}"
+)
+LAYER_HEADING = f"{'layer':>5}  {'energy':>14} {'gain':>8} {'distance':>12} {'cosine':>8} {'corr.':>8} {'cov.':>10}"
+
+
+def _facts(found: Sequence[Line]) -> dict[str, Any]:
+    """For JSON, which knows no NaN: null."""
+    from dataclasses import asdict
+
+    from kinetic.api import imatrix_statistics as statistics
+
+    weights = [asdict(line) | asdict(statistics.compare([line.pair])) for line in found]
+    for weight in weights:
+        del weight["pair"]
+    layers = [{"layer": n, "energy": energy} | asdict(compared) for n, energy, compared in statistics.layers(found)]
+    return {"weights": [_without_nan(row) for row in weights], "layers": [_without_nan(row) for row in layers]}
+
+
+def _without_nan(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: None if value != value else value for name, value in row.items()}

@@ -69,6 +69,17 @@ def test_matrices_are_combined(run):
             assert found.entries[weight].squares.tolist() == pytest.approx(entry.squares.tolist(), rel=1e-6)
 
 
+def test_statistics(run):
+    run("-f", "text", "-c", 32, "-o", "a", "--no-ppl", "--process-output")
+    lines = run("--in-file", "a", "--show-statistics").splitlines()
+    names = [line.split()[1] for line in lines[1:16]]
+    assert names[0] == "blk.0.attn_k.weight" and names[-1] == "output.weight" and lines[15].split()[0] == "-"
+    assert [line.split()[0] for line in lines[18:]] == ["0", "1"]
+    facts = json.loads(run("--in-file", "a", "--show-statistics", "--json"))
+    assert len(facts["weights"]) == 15 and [layer["layer"] for layer in facts["layers"]] == [0, 1]
+    assert facts["layers"][0]["gain"] is None and facts["layers"][1]["gain"] > 0
+
+
 @pytest.mark.parametrize(
     ("words", "code", "part"),
     [
@@ -79,8 +90,16 @@ def test_matrices_are_combined(run):
         (("-f", "text", "-ofreq", 0), 2, "from 1"),
         (("--in-file", "text"), 11, "no importance matrix"),
         (("-f", "text", "-c", 4000), 2, "are needed"),
+        (("-f", "text", "--show-statistics"), 2, "leave -f out"),
     ],
 )
 def test_what_can_not_be_done(run, words, code, part):
     err = run(*words, check=code)
     assert part in err and err.count("\n") == 1
+
+
+def test_a_model_is_needed_for_a_text_alone(run, model, capsys):
+    run("-f", "text", "-c", 32, "--chunks", 1, "-o", "a", "--no-ppl")
+    assert main(["imatrix", "--in-file", "a", "-o", "b", "-c", "32"]) == 0
+    assert main(["imatrix", "-f", "text"]) == 2
+    assert "name the model" in capsys.readouterr().err

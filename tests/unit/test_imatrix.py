@@ -9,11 +9,13 @@ import pytest
 
 from kinetic.api import imatrix
 from kinetic.api.imatrix_file import Entry, Matrix, combined, read, to_dat, to_gguf
+from kinetic.api.imatrix_statistics import compare, layer_of, layers, lines
 from kinetic.api.perplexity import Settings, measure
 from kinetic.api.scorer import Scorer
 from kinetic.engine import Engine
 from kinetic.errors import FileProblem, KineticError, Malformed, NonFinite
 from kinetic.loader import open_model_file
+from tests.support.blocks import normals
 from tests.support.tiny_models import TEXT, write_tiny_llama
 
 CONTEXT = 140
@@ -189,3 +191,49 @@ def test_files_that_are_no_matrix(tmp_path, data):
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(FileProblem):
         read(str(tmp_path / "m"), 8)
+
+
+# --- statistics ---
+
+
+def uneven(seed, count, with_sums=True):
+    sums = count * normals(seed, 50).astype(np.float64)
+    return Entry(sums * sums / count + count, sums if with_sums else None, count)
+
+
+@pytest.mark.parametrize("with_sums", [True, False])
+def test_statistics_are_those_of_their_definitions(with_sums):
+    entries = {f"blk.{layer}.w.weight": uneven(layer + 1, 8, with_sums) for layer in (0, 2)}
+    entries |= {"blk.2.v.weight": uneven(9, 8, with_sums), "output.weight": uneven(8, 8, with_sums)}
+    found = {line.name: line for line in lines(Matrix(8, [], entries))}
+    assert list(found) == ["blk.0.w.weight", "blk.2.v.weight", "blk.2.w.weight", "output.weight"]
+
+    def inputs(name):
+        entry = entries[name]
+        return (entry.sums if with_sums else entry.squares) / entry.count, entry.squares / entry.count
+
+    (y, ey), (x, ex) = inputs("blk.0.w.weight"), inputs("blk.2.w.weight")
+    line, z = found["blk.2.w.weight"], (x - x.mean()) / x.std()
+    assert (line.mean, line.deviation) == (pytest.approx(x.mean()), pytest.approx(x.std()))
+    assert (line.skewness, line.kurtosis) == (pytest.approx((z**3).mean()), pytest.approx((z**4).mean() - 3))
+    shares = ex / ex.sum()
+    assert line.evenness == pytest.approx(-100 * (shares * np.log(shares)).sum() / np.log(50))
+    assert line.energy == pytest.approx(ex.sum())
+    compared = compare([line.pair])
+    assert compared.gain == pytest.approx(np.sqrt(ex.sum() / ey.sum()))
+    assert compared.distance == pytest.approx(np.linalg.norm(x - y))
+    assert compared.cosine == pytest.approx(x @ y / np.linalg.norm(x) / np.linalg.norm(y))
+    assert compared.correlation == pytest.approx(np.corrcoef(x, y)[0, 1])
+    assert compared.covariance == pytest.approx(((x - x.mean()) * (y - y.mean())).mean())
+    for name in ("blk.0.w.weight", "blk.2.v.weight", "output.weight"):
+        assert found[name].pair is None and np.isnan(compare([None]).gain)
+    assert [(number, energy) for number, energy, _ in layers(list(found.values()))] == [
+        (0, pytest.approx(ey.sum())), (2, pytest.approx(ex.sum() + inputs("blk.2.v.weight")[1].sum()))
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "layer"), [("blk.12.attn_q.weight", 12), ("output.weight", -1), ("blk", -1), ("blk.x", -1)]
+)
+def test_layers_by_name(name, layer):
+    assert layer_of(name) == layer
