@@ -42,7 +42,7 @@ SETTING = re.compile(r"(device|threads|rows)=(.*)", re.DOTALL)
 
 
 def add(commands: Subcommands) -> None:
-    parser = commands.add_parser("check-output", help=HELP, description=HELP.capitalize() + ".", epilog=EPILOG)
+    parser = commands.add_parser("check-output", help=HELP, description=HELP[0].upper() + HELP[1:] + ".", epilog=EPILOG)
     parser.add_argument("model", metavar="A", help="a .gguf or .ktc file, or a name from `kinetic models`")
     parser.add_argument("other", nargs="*", metavar="B|KEY=VALUE", help="another model, and settings, of B")
     parser.add_argument("--floor", type=float, metavar="KL", help="the noise floor, in nats; it is not measured then")

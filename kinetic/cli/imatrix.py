@@ -30,7 +30,7 @@ are described instead, and nothing is written.
 
 
 def add(commands: Subcommands) -> None:
-    parser = commands.add_parser("imatrix", help=HELP, description=HELP.capitalize() + ".", epilog=EPILOG)
+    parser = commands.add_parser("imatrix", help=HELP, description=HELP[0].upper() + HELP[1:] + ".", epilog=EPILOG)
     parser.add_argument(
         "model", nargs="?", metavar="MODEL", help="a .gguf or .ktc file, or a name from `kinetic models`"
     )

@@ -29,16 +29,19 @@ token of the vocabulary and each scored token of the text.
 
 
 def add(commands: Subcommands) -> None:
-    parser = commands.add_parser("perplexity", help=HELP, description=HELP.capitalize() + ".", epilog=EPILOG)
+    parser = commands.add_parser("perplexity", help=HELP, description=HELP[0].upper() + HELP[1:] + ".", epilog=EPILOG)
     parser.add_argument("model", metavar="MODEL", help="a .gguf or .ktc file, or a name from `kinetic models`")
     parser.add_argument("text", nargs="?", metavar="FILE", help="the text (- is stdin)")
     parser.add_argument("-f", "--file", metavar="FILE", help="the same as a flag")
     add_chunks(parser)
     parser.add_argument("--ppl-stride", type=int, default=0, metavar="N",
-                        help="let windows overlap, and score the last N tokens of each (0: off)")  # fmt: skip
+                        help="score the last N tokens of windows that overlap, as llama-perplexity does with"
+                        " -b no more than -c (0: off)")  # fmt: skip
     parser.add_argument("--ppl-output-type", type=int, choices=(0, 1), default=0, metavar="0|1",
                         help="1: a line for each chunk, with mean and uncertainty of -ln p")  # fmt: skip
-    parser.add_argument("--kl-divergence-base", metavar="FILE", help="where log-probabilities go, or come from")
+    parser.add_argument(
+        "--kl-divergence-base", "--save-all-logits", metavar="FILE", help="where log-probabilities go, or come from"
+    )
     parser.add_argument("--kl-divergence", action="store_true", help="compare with --kl-divergence-base")
     add_machine(parser)
     parser.set_defaults(main=main)
