@@ -80,6 +80,7 @@ class Quantisers:
         """source float32 [N, K], importance float32 [K] or None -> uint8 [N, bytes of a row].
 
         K is a multiple of the format's block. The bytes don't depend on ``threads``, nor a row's on the others.
+        Of values or importances that are not finite, the bytes may be others than ggml's; they are the same every time.
         """
         _, block, size = gguf_types.TYPES[ggml_type]
         count, width = source.shape
