@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from kinetic.backends.cpu.quantise import Quantisers
 from kinetic.bits import F32, bf16_to_f32
-from kinetic.errors import UnsupportedModel
+from kinetic.errors import NonFinite, UnsupportedModel
 from kinetic.formats import RUNNABLE, by_type, check_scales
 from kinetic.gguf_types import type_name
 from kinetic.quantize.plan import FLOATS, Plan, Step
@@ -80,9 +80,12 @@ class Converter:
         chosen = step.choice.tensor_type
         if chosen in FLOATS:
             return _as_float(values, chosen, part)
-        made = self.quantisers.rows(step.type_id, values, part.importance)
-        if type_name(step.source.ggml_type) != "F16":  # Which no scale can exceed.
-            check_scales(by_type(step.type_id, step.name), made, step.source.name)
+        try:
+            made = self.quantisers.rows(step.type_id, values, part.importance)
+            if type_name(step.source.ggml_type) != "F16":  # Of which every scale is finite too.
+                check_scales(by_type(step.type_id, step.name), made, step.source.name)
+        except (NonFinite, UnsupportedModel):
+            raise _too_large(part) from None
         return made.reshape(-1)
 
 
@@ -157,3 +160,12 @@ def _unusable(part: Slice, good: NDArray[np.bool_], values: F32, problem: str) -
     row, column = np.argwhere(~good)[0]
     what = f"tensor {part.step.source.name!r}, row {part.first + row}, column {column}: {values[row, column]}"
     return UnsupportedModel(f"{what} {problem}", name="UNUSABLE_WEIGHT")
+
+
+def _too_large(part: Slice) -> UnsupportedModel:
+    """Its importance may be what is too large, as well."""
+    rows = f"rows {part.first} to {part.first + len(part.raw) - 1}"
+    problem = (
+        f"tensor {part.step.source.name!r} has values in {rows} that are too large for {part.step.choice.tensor_type}"
+    )
+    return UnsupportedModel(f"{problem}: use a type with more range, such as BF16", name="UNUSABLE_WEIGHT")
