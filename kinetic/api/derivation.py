@@ -148,14 +148,20 @@ def _redone(
 def _entries(gguf: Gguf, progress: store.Progress | None, rehash: bool) -> Iterator[Entry]:
     done = 0
     for shard in gguf.shards:
-        yield _entry(shard.path, rehash=rehash, opened=shard.source.status)
+        tell = _offset(progress, done, gguf.size)
+        yield _entry(shard.path, rehash=rehash, opened=shard.source.status, progress=tell)
         done += shard.size
-        if progress:
-            progress(done, gguf.size)
 
 
-def _entry(path: Path, *, rehash: bool, opened: os.stat_result | None = None) -> Entry:
-    found = store.digests(path, rehash=rehash, opened=opened)
+def _offset(progress: store.Progress | None, done: int, total: int) -> store.Progress | None:
+    """Progress of one file as progress of all of them."""
+    return (lambda part, _: progress(done + part, total)) if progress else None
+
+
+def _entry(
+    path: Path, *, rehash: bool, opened: os.stat_result | None = None, progress: store.Progress | None = None
+) -> Entry:
+    found = store.digests(path, rehash=rehash, opened=opened, progress=progress)
     return {"name": bundles.label(path.name), "size": found.size, "blake3": found.blake3, "sha256": found.sha256}
 
 
@@ -299,14 +305,12 @@ def _matching(entries: Sequence[Entry], files: Iterable[Name], progress: store.P
     wanted = {_key(entry) for entry in entries}
     for path in paths:
         size = path.stat().st_size
-        key = _key(_entry(path, rehash=True)) if size in sizes else ()
+        key = _key(_entry(path, rehash=True, progress=_offset(progress, done, total))) if size in sizes else ()
         if key in wanted:
             found.setdefault(key, path)
         else:
             others.append(path)
         done += size
-        if progress:
-            progress(done, total)
     _require_all(entries, found, others)
     return [found[_key(entry)] for entry in entries]
 
