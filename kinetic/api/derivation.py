@@ -340,8 +340,7 @@ def _require_all(entries: Sequence[Entry], found: Mapping[tuple[Any, ...], Path]
 
 
 def _require_same_files(entries: Sequence[Entry], used: Sequence[Entry]) -> None:
-    """What is used is opened by its name, and the parts of a split model by theirs."""
+    """The parts of a split model are opened by their names, and what the record lists must be what is used."""
     if list(map(_key, entries)) != list(map(_key, used)):
-        names = ", ".join(entry["name"] for entry in entries)
-        problem = "the files found are not parts of one model in the recorded order"
-        raise Unverifiable(f"{problem}: lay them into one folder as {names}", name="OTHER_FILE")
+        recorded, found = (", ".join(entry["name"] for entry in some) for some in (entries, used))
+        raise Unverifiable(f"the record names {recorded}, and what would be used is {found}", name="OTHER_FILE")

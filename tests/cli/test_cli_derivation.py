@@ -11,6 +11,7 @@ import pytest
 from kinetic.api import bundle, derivation
 from kinetic.cli import main
 from kinetic.gguf import Gguf
+from kinetic.quantize import convert
 from ktc.reader import open_bundle
 from tests.support.gguf_writer import GgufWriter, write_split
 from tests.support.tiny_models import write_tiny_llama
@@ -160,9 +161,15 @@ def test_a_split_source(run, tmp_path):
     said = run("verify", tmp_path / "a.ktc", "--derive", first, "--derive", away, code=13)
     refused(said, "CANNOT_REDO", second.name)
     away.rename(second)
+    run("unpack", tmp_path / "a.ktc", "-o", tmp_path / "a.gguf")
+    swapped = record_of(tmp_path / "a.ktc")
+    swapped["files"].reverse()
+    bundle.pack(tmp_path / "a.gguf", tmp_path / "b.ktc", derivation=swapped)
+    said = run("verify", tmp_path / "b.ktc", "--derive", first, code=13)
+    refused(said, "OTHER_FILE", f"names {second.name}, {first.name}, and what would be used is {first.name}")
     run("quantize", first, tmp_path / "o.gguf", "Q8_0", "--keep-split", "-q")
     made = tmp_path / "o-00001-of-00002.gguf"
-    refused(run("pack", made, "-o", tmp_path / "b.ktc", *from_source(first, "Q8_0"), code=2), "one part of 2")
+    refused(run("pack", made, "-o", tmp_path / "c.ktc", *from_source(first, "Q8_0"), code=2), "one part of 2")
 
 
 # -- what differs
@@ -201,6 +208,16 @@ def test_a_flipped_byte_is_named(changed, shared, tensor, place):
     for text in texts:
         assert f"byte {at:,} of the {found.nbytes:,} of tensor {tensor!r} is" in text
     assert difference == {"key": None, "tensor": tensor, "at": at}
+
+
+def test_a_flipped_byte_of_a_later_slice(changed, shared, monkeypatch):
+    monkeypatch.setattr(convert, "SLICE", 256)  # A row at a time.
+    data = bytearray((shared / "q4.gguf").read_bytes())
+    with Gguf.open(shared / "q4.gguf") as made:
+        found = made.tensors["blk.0.attn_q.weight"]
+    at = found.nbytes // 2 + 1
+    data[found.offset + at] ^= 128
+    assert changed(data)[2] == {"key": None, "tensor": "blk.0.attn_q.weight", "at": at}
 
 
 def test_the_last_tensor_is_the_last(shared):
