@@ -77,6 +77,7 @@ def pack(
         made = stack.enter_context(_opened(path)) if model is not None else None
         matrix = matrix or settings.matrix
         settings = replace(settings, matrix=_matrix_name(settings, matrix, made))
+        _require_recordable(settings)
         redone = stack.enter_context(_redone(source, settings, matrix, on_hash, rehash=True))
         options["derivation"] = [redone.record]
         try:
@@ -92,6 +93,14 @@ def _matrix_name(settings: Settings, matrix: Name | None, made: Gguf | None) -> 
         return ""
     held = made.metadata.get("quantize.imatrix.file") if made is not None else None
     return held if isinstance(held, str) and held else settings.matrix or os.fspath(matrix)
+
+
+def _require_recordable(settings: Settings) -> None:
+    """Raises Malformed or LimitExceeded for what doesn't fit the one line that a manifest has for it."""
+    with foreign_errors():
+        from ktc.manifest import LABEL
+
+        LABEL.check(write(settings), "what is recorded of the settings")
 
 
 def _write(

@@ -324,7 +324,12 @@ def test_a_bundle_that_is_replaced_meanwhile(shared):
         (["--derived-from", "SOURCE", "--quantize", "Q8_0 --keep-split"], 2, "'--keep-split' is no setting"),
         (["--derived-from", "SOURCE", "--quantize", "Q2_K_S"], 2, "importance matrix"),
         (["--derived-from", "SOURCE", "--quantize", "Q8_0 --imatrix none.gguf"], 3, "none.gguf is not there"),
-        (["--derived-from", "SOURCE", "--quantize", "Q8_0 --override-kv 'a=str:b\nc'"], 11, "settings"),
+        (
+            ["--derived-from", "SOURCE", "--quantize", "Q8_0 --override-kv 'a=str:b\nc'"],
+            11,
+            "recorded of the settings cannot be",
+        ),
+        (["--derived-from", "SOURCE", "--quantize", f"Q8_0 --include-weights {'a' * 1002}"], 14, "longer than"),
         (["--derived-from", "nowhere.gguf", "--quantize", "Q8_0"], 3, "nowhere.gguf"),
         (["BUNDLE", "--derived-from", "SOURCE", "--quantize", "Q8_0"], 2, "is a bundle already"),
         (["--derived-from", "BUNDLE", "--quantize", "Q8_0"], 11, "q4.ktc"),
