@@ -99,6 +99,7 @@ vectors: $(VENV)/.test
 	$(BIN)/python -m tools.make_receipt_vectors
 	$(BIN)/python -m tools.make_bundle_vectors
 	$(BIN)/python -m tools.make_conformance_digests
+	$(BIN)/python -m tools.make_quantised_vectors
 
 golden: $(VENV)/.test
 	@$(call fetch,smollm2,)

@@ -3,8 +3,8 @@
     recipe = recipes()["llama-mixed"]
     path = recipe.write(folder)
 
-One of mixed formats for each family (``families``), and one for each family and weight format. ``digests.json``
-holds what ``python -m tools.make_conformance_digests`` computed with the reference: any backend must give the same.
+One of mixed formats for each family (``families``), and one of each weight format. ``digests.json`` holds what
+``python -m tools.make_conformance_digests`` computed with the reference: any backend must give the same.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from conformance.recipes.model import Model, write
 DIGESTS = Path(__file__).resolve().parent / "digests.json"
 
 MIXED = "mixed"
+
+PLAIN = "llama"
+"""The family of models of one format. Families and formats meet only in operations that the mixed models try."""
 
 LONG, SHORT = 262, 40
 """Rows of logits that are digested: of a mixed model past the end of a chunk of 256 keys, and of the others."""
@@ -66,8 +69,7 @@ def recipes() -> dict[str, Recipe]:
     from kinetic.api.probe import formats
 
     made = [Recipe(name, MIXED, family.mixed) for name, family in FAMILIES.items()]
-    for name, family in FAMILIES.items():
-        made += [Recipe(name, kind, partial(family.of_format, kind)) for kind in formats()]
+    made += [Recipe(PLAIN, kind, partial(FAMILIES[PLAIN].of_format, kind)) for kind in formats()]
     return {recipe.name: recipe for recipe in made}
 
 

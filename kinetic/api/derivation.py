@@ -9,7 +9,7 @@ What goes into a bundle is what was made anew just then. So no record is written
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from kinetic.api.quantize import News, read_importance
 from kinetic.attest import foreign_errors
 from kinetic.errors import Differs, FileProblem, KineticError, Malformed, Unverifiable, UsageError
 from kinetic.gguf import Gguf, Source
+from kinetic.loader import BundleSource, LoadedBundle, LoadedFile, open_model_file
 from kinetic.quantize.settings import Settings, read, write
 
 if TYPE_CHECKING:
@@ -139,26 +140,34 @@ def _redone(
     """The source is open meanwhile, and was hashed after it was opened."""
     from kinetic.quantize.plan import make_plan
 
-    with Gguf.open(store.resolve(source)) as gguf:
+    with open_model_file(store.resolve(source)) as file:
         importance, last = None, []
         if matrix:
             status = os.stat(matrix) if os.path.exists(matrix) else None
             importance = read_importance(matrix, settings.include, settings.exclude)
-            last = [_entry(Path(matrix), rehash=rehash, opened=status)]
-        files = list(_entries(gguf, on_hash, rehash)) + last
+            last = [_as_entry(os.path.basename(matrix), store.digests(matrix, rehash=rehash, opened=status))]
+        files = list(_entries(file, on_hash, rehash=rehash)) + last
         importance = replace(importance, path=settings.matrix) if importance is not None else None
-        plan = make_plan(gguf, settings.recipe, importance)
+        plan = make_plan(file.gguf, settings.recipe, importance)
         plan.check()
         record = {"tool": TOOL, "tool_version": __version__, "settings": write(settings), "files": files}
         yield Redone(plan, record)
-        gguf.check_unchanged()
+        file.check_unchanged()
 
 
-def _entries(gguf: Gguf, progress: store.Progress | None, rehash: bool) -> Iterator[Entry]:
+def _entries(
+    file: LoadedFile, progress: store.Progress | None, *, rehash: bool, sizes: Container[int] | None = None
+) -> Iterator[Entry]:
+    """The model's files; that in a bundle as if it stood alone. One of none of ``sizes`` is not hashed."""
     done = 0
-    for shard in gguf.shards:
-        tell = _offset(progress, done, gguf.size)
-        yield _entry(shard.path, rehash=rehash, opened=shard.source.status, progress=tell)
+    for shard in file.gguf.shards:
+        name = file.bundle.manifest["file"] if isinstance(file, LoadedBundle) else shard.path.name
+        if sizes is None or shard.size in sizes:
+            tell, opened = _offset(progress, done, file.gguf.size), shard.source.status
+            found = store.digests(shard.path, rehash=rehash, opened=opened, part=file.part, progress=tell)
+            yield _as_entry(name, found)
+        else:
+            yield {"name": bundles.label(name), "size": shard.size, "blake3": "", "sha256": ""}
         done += shard.size
 
 
@@ -167,11 +176,8 @@ def _offset(progress: store.Progress | None, done: int, total: int) -> store.Pro
     return (lambda part, _: progress(done + part, total)) if progress else None
 
 
-def _entry(
-    path: Path, *, rehash: bool, opened: os.stat_result | None = None, progress: store.Progress | None = None
-) -> Entry:
-    found = store.digests(path, rehash=rehash, opened=opened, progress=progress)
-    return {"name": bundles.label(path.name), "size": found.size, "blake3": found.blake3, "sha256": found.sha256}
+def _as_entry(name: str, found: store.Digests) -> Entry:
+    return {"name": bundles.label(name), "size": found.size, "blake3": found.blake3, "sha256": found.sha256}
 
 
 def _renamed(error: Differs, message: str, name: str) -> Differs:
@@ -225,7 +231,6 @@ def _verify(
     news: News | None,
 ) -> dict[str, Any]:
     with foreign_errors():
-        from kinetic.loader import BundleSource
         from ktc.reader import open_bundle
 
         with open_bundle(path) as held:
@@ -306,20 +311,15 @@ def _as_unverifiable() -> Iterator[None]:
 
 def _matching(entries: Sequence[Entry], files: Iterable[Name], progress: store.Progress | None) -> list[Path]:
     """The file for each entry. Raises Unverifiable for those that are missing, and those that have no part in it."""
-    paths = list(dict.fromkeys(part for file in files for part in _parts(store.resolve(file))))
-    sizes = {entry["size"] for entry in entries}
-    total, done = sum(path.stat().st_size for path in paths), 0
+    wanted, sizes = {_key(entry) for entry in entries}, {entry["size"] for entry in entries}
     found: dict[tuple[Any, ...], Path] = {}
-    others: list[Path] = []
-    wanted = {_key(entry) for entry in entries}
-    for path in paths:
-        size = path.stat().st_size
-        key = _key(_entry(path, rehash=True, progress=_offset(progress, done, total))) if size in sizes else ()
-        if key in wanted:
-            found.setdefault(key, path)
-        else:
-            others.append(path)
-        done += size
+    others: list[str] = []
+    for path in map(store.resolve, files):
+        for entry in _held(path, sizes, progress):
+            if _key(entry) in wanted:
+                found.setdefault(_key(entry), path)
+            else:
+                others.append(entry["name"])
     _require_all(entries, found, others)
     return [found[_key(entry)] for entry in entries]
 
@@ -328,16 +328,16 @@ def _key(entry: Mapping[str, Any]) -> tuple[Any, ...]:
     return entry["size"], entry["blake3"], entry["sha256"]
 
 
-def _parts(path: Path) -> tuple[Path, ...]:
-    """All parts of a split model, whichever was named, as far as they are there."""
+def _held(path: Path, sizes: Container[int], progress: store.Progress | None) -> list[Entry]:
+    """What a path stands for: the file, all parts of a split model whichever is named, or the model in a bundle."""
     try:
-        with Gguf.open(path) as gguf:
-            return gguf.paths
-    except Malformed:  # An importance matrix may be of another format.
-        return (path,)
+        with open_model_file(path) as file:
+            return list(_entries(file, progress, rehash=True, sizes=sizes))
+    except Malformed:  # An importance matrix of the older format, or one part alone.
+        return [_as_entry(path.name, store.digests(path, rehash=True, progress=progress))]
 
 
-def _require_all(entries: Sequence[Entry], found: Mapping[tuple[Any, ...], Path], others: Sequence[Path]) -> None:
+def _require_all(entries: Sequence[Entry], found: Container[tuple[Any, ...]], others: Sequence[str]) -> None:
     missing = [entry for entry in entries if _key(entry) not in found]
     strange = f"{others[0]} is not one of the files that the weights were made from" if others else ""
     if missing:

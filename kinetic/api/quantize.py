@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from kinetic import store
 from kinetic.attest import foreign_errors
 from kinetic.errors import FileProblem, UsageError
-from kinetic.gguf import Gguf
+from kinetic.loader import open_model_file
 from kinetic.quantize.recipe import Recipe, parse_tensor_type
 from kinetic.quantize.types import file_type
 from kinetic.quantize.write import padded
@@ -109,12 +109,12 @@ def planned(
     """What quantising would come to. The source is open meanwhile. Raises for what couldn't be done, if ``check``."""
     from kinetic.quantize.plan import make_plan
 
-    with Gguf.open(store.resolve(source)) as gguf:
-        plan = make_plan(gguf, recipe, importance)
+    with open_model_file(store.resolve(source)) as file:
+        plan = make_plan(file.gguf, recipe, importance)
         if check:
             plan.check()
         yield plan
-        gguf.check_unchanged()
+        file.check_unchanged()
 
 
 def read_importance(path: Name | None, include: Iterable[str] = (), exclude: Iterable[str] = ()) -> Importance | None:

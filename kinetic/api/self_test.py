@@ -38,8 +38,8 @@ WIDTHS = (256, 288, 512)
 OUTPUTS = 40
 """Two whole groups of rows and a half."""
 
-LAYERS, WIDTH, HEADS, KV_HEADS, HEAD, FFN, VOCABULARY = 2, 256, 4, 2, 64, 256, 320
-"""Of the small model; widths are multiples of every format's block."""
+LAYERS, WIDTH, HEADS, KV_HEADS, HEAD, FFN, VOCABULARY = 4, 256, 4, 2, 64, 256, 320
+"""Of the small model; widths are multiples of every format's block, and it has a matrix for each format."""
 
 PROMPT, ANSWER = 40, 6
 """Tokens."""
@@ -179,7 +179,7 @@ def _model() -> tuple[Forward, list[Attention]]:
     layers = [Attention(i, HEADS, KV_HEADS, HEAD, HEAD**-0.5, window=16 * i) for i in range(LAYERS)]
 
     def forward(ops: Ops) -> Array:
-        x = ops.embed(weights["token_embd.weight"])
+        x = ops.scale(ops.embed(weights["token_embd.weight"]), 8.0)  # so that a token outweighs those before it
         for i, spec in enumerate(layers):
             p = f"blk.{i}."
             normed = ops.rms_norm(x, weights[f"{p}attn_norm.weight"], EPS)
@@ -234,7 +234,8 @@ def _weight(name: str, fmt: Format, rows: int, columns: int) -> Weight:
     span = 1 << fmt.BITS if fmt.TABLE is None else max(fmt.TABLE) - min(fmt.TABLE)
     factor = 32 if fmt.SCALES in ("superblock", "halves") else 1
     scales = (1 + _floats(f"{name} scales", count) / 2) * np.float32(0.1 / span / fmt.UNIT / factor)
-    put_scales(fmt, blocks, scales, scales)
+    middle = np.float32(((1 << fmt.BITS) - 1) / 2)  # so that values with minimums are centred at 0
+    put_scales(fmt, blocks, scales, scales * (-middle if fmt.SCALES == "block" else middle))
     return Weight(name, fmt.TYPE_ID, (rows, columns), blocks.reshape(rows, -1))
 
 

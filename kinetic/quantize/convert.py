@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from kinetic.backends.cpu.quantise import Quantisers
 from kinetic.bits import F32, bf16_to_f32
-from kinetic.errors import UnsupportedModel
+from kinetic.errors import NonFinite, UnsupportedModel
 from kinetic.formats import RUNNABLE, by_type, check_scales
 from kinetic.gguf_types import type_name
 from kinetic.quantize.plan import FLOATS, Plan, Step
@@ -35,8 +35,9 @@ class Slice:
     """Rows ``first`` to ``last`` of a step's tensor; ``importance`` is float32 [K] of all of them, or None."""
 
     step: Step
+    raw: Raw
+    """uint8 [rows, bytes of a row] in the source."""
     first: int
-    last: int
     importance: F32 | None
 
 
@@ -53,7 +54,7 @@ class Converter:
         pool = ThreadPoolExecutor(self.threads)
         waiting: deque[tuple[Slice, Future[Raw]]] = deque()
         try:
-            for part in (part for step in steps for part in slices(step)):
+            for part in (part for step in steps for part in slices(step, self.source.data(step.source.name))):
                 waiting.append((part, pool.submit(self.make, part)))
                 if len(waiting) > AHEAD * self.threads:
                     yield self._next(waiting)
@@ -65,51 +66,50 @@ class Converter:
     def _next(self, waiting: deque[tuple[Slice, Future[Raw]]]) -> tuple[Step, Raw]:
         part, made = waiting.popleft()
         result = made.result()
-        row = part.step.source.nbytes // rows(part.step)
-        self.source.release(part.step.source.name, part.first * row, (part.last - part.first) * row)
+        row = part.raw.shape[-1]
+        self.source.release(part.step.source.name, part.first * row, part.raw.nbytes)
         return part.step, result
 
     def make(self, part: Slice) -> Raw:
         """uint8 [bytes]: the rows as they stand in the result."""
-        step = part.step
-        raw = self.source.data(step.source.name).reshape(rows(step), -1)[part.first : part.last]
+        step, raw = part.step, part.raw
         if not step.changes:
-            _check_copied(raw, part)
+            _check_copied(part)
             return raw.reshape(-1)
-        values = floats(raw, step.source.ggml_type, part)
+        values = floats(part)
         chosen = step.choice.tensor_type
         if chosen in FLOATS:
             return _as_float(values, chosen, part)
-        made = self.quantisers.rows(step.type_id, values, part.importance)
-        if type_name(step.source.ggml_type) != "F16":  # Which no scale can exceed.
-            check_scales(by_type(step.type_id, step.name), made, step.source.name)
+        try:
+            made = self.quantisers.rows(step.type_id, values, part.importance)
+            if type_name(step.source.ggml_type) != "F16":  # Of which every scale is finite too.
+                check_scales(by_type(step.type_id, step.name), made, step.source.name)
+        except (NonFinite, UnsupportedModel):
+            raise _too_large(part) from None
         return made.reshape(-1)
 
 
-def rows(step: Step) -> int:
-    return math.prod(step.source.shape[:-1])
-
-
-def slices(step: Step) -> Iterator[Slice]:
-    """A tensor's rows; a slice ends where the next matrix has an importance of its own."""
+def slices(step: Step, data: Raw) -> Iterator[Slice]:
+    """A tensor's rows; a slice ends where the next matrix has an importance of its own. ``data`` uint8 [bytes]."""
     shape = step.source.shape
-    each = max(1, SLICE // shape[-1])
+    count = math.prod(shape[:-1])
+    rows, each = data.reshape(count, -1), max(1, SLICE // shape[-1])
     if step.importance is None:
-        for first in range(0, rows(step), each):
-            yield Slice(step, first, min(first + each, rows(step)), None)
+        for first in range(0, count, each):
+            yield Slice(step, rows[first : first + each], first, None)
         return
     matrices = step.importance.reshape(-1, shape[-1])
-    for first in range(0, rows(step), shape[-2]):
-        matrix = matrices[first // shape[-2] % len(matrices)]
-        end = first + shape[-2]
-        yield from (Slice(step, at, min(at + each, end), matrix) for at in range(first, end, each))
+    for begin in range(0, count, shape[-2]):
+        matrix, end = matrices[begin // shape[-2] % len(matrices)], begin + shape[-2]
+        yield from (Slice(step, rows[at : min(at + each, end)], at, matrix) for at in range(begin, end, each))
 
 
 # -- source values
 
 
-def floats(raw: Raw, ggml_type: int, part: Slice) -> F32:
-    """raw uint8 [n, row bytes] -> float32 [n, K]. Raises UnsupportedModel for what is not finite."""
+def floats(part: Slice) -> F32:
+    """float32 [n, K]. Raises UnsupportedModel for what is not finite."""
+    raw, ggml_type = part.raw, part.step.source.ggml_type
     stored = type_name(ggml_type)
     if stored == "F32":
         values = raw.view("<f4")
@@ -127,14 +127,14 @@ def floats(raw: Raw, ggml_type: int, part: Slice) -> F32:
     return values
 
 
-def _check_copied(raw: Raw, part: Slice) -> None:
+def _check_copied(part: Slice) -> None:
     """What is no number is refused in tensors that stay as they are too."""
     ggml_type = part.step.source.ggml_type
     if ggml_type in RUNNABLE:
         if type_name(ggml_type) in FLOATS:
-            floats(raw, ggml_type, part)
+            floats(part)
         else:
-            check_scales(by_type(ggml_type, part.step.source.name), raw, part.step.source.name)
+            check_scales(by_type(ggml_type, part.step.source.name), part.raw, part.step.source.name)
 
 
 def _as_float(values: F32, chosen: str, part: Slice) -> Raw:
@@ -160,3 +160,12 @@ def _unusable(part: Slice, good: NDArray[np.bool_], values: F32, problem: str) -
     row, column = np.argwhere(~good)[0]
     what = f"tensor {part.step.source.name!r}, row {part.first + row}, column {column}: {values[row, column]}"
     return UnsupportedModel(f"{what} {problem}", name="UNUSABLE_WEIGHT")
+
+
+def _too_large(part: Slice) -> UnsupportedModel:
+    """Its importance may be what is too large, as well."""
+    rows = f"rows {part.first} to {part.first + len(part.raw) - 1}"
+    problem = (
+        f"tensor {part.step.source.name!r} has values in {rows} that are too large for {part.step.choice.tensor_type}"
+    )
+    return UnsupportedModel(f"{problem}: use a type with more range, such as BF16", name="UNUSABLE_WEIGHT")

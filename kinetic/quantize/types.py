@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from kinetic.errors import UsageError
+from kinetic.gguf_types import FILE_TYPES as MOSTLY
 from kinetic.gguf_types import TYPES
 
 
@@ -27,49 +28,51 @@ COPY: Final = "COPY"
 
 _LLAMA3: Final = "on Llama 3 8B"
 _ROWS: Final = (
-    ("Q1_0", 40, "Q1_0", "1.125 bits a weight"),
-    ("Q2_0", 41, "Q2_0", "2.25 bits a weight, groups of 64"),
-    ("Q4_0", 2, "Q4_0", f"4.34 GB, perplexity +0.4685 {_LLAMA3}"),
-    ("Q4_1", 3, "Q4_1", f"4.78 GB, perplexity +0.4511 {_LLAMA3}"),
-    ("MXFP4_MOE", 38, "MXFP4", "MXFP4 for experts, Q8_0 for the rest"),
-    ("Q5_0", 8, "Q5_0", f"5.21 GB, perplexity +0.1316 {_LLAMA3}"),
-    ("Q5_1", 9, "Q5_1", f"5.65 GB, perplexity +0.1062 {_LLAMA3}"),
-    ("IQ2_XXS", 19, "IQ2_XXS", "2.06 bits a weight"),
-    ("IQ2_XS", 20, "IQ2_XS", "2.31 bits a weight"),
-    ("IQ2_S", 28, "IQ2_XS", "2.5 bits a weight"),
-    ("IQ2_M", 29, "IQ2_S", "2.7 bits a weight"),
-    ("IQ1_S", 24, "IQ1_S", "1.56 bits a weight"),
-    ("IQ1_M", 31, "IQ1_M", "1.75 bits a weight"),
-    ("TQ1_0", 36, "TQ1_0", "1.69 bits a weight, ternary"),
-    ("TQ2_0", 37, "TQ2_0", "2.06 bits a weight, ternary"),
-    ("Q2_K", 10, "Q2_K", f"2.96 GB, perplexity +3.5199 {_LLAMA3}"),
-    ("Q2_K_S", 21, "Q2_K", f"2.96 GB, perplexity +3.1836 {_LLAMA3}"),
-    ("IQ3_XXS", 23, "IQ3_XXS", "3.06 bits a weight"),
-    ("IQ3_S", 26, "IQ3_S", "3.44 bits a weight"),
-    ("IQ3_M", 27, "IQ3_S", "3.66 bits a weight, mixed"),
-    ("Q3_K", 12, "Q3_K", "Q3_K_M by a shorter name"),
-    ("IQ3_XS", 22, "IQ3_S", "3.3 bits a weight"),
-    ("Q3_K_S", 11, "Q3_K", f"3.41 GB, perplexity +1.6321 {_LLAMA3}"),
-    ("Q3_K_M", 12, "Q3_K", f"3.74 GB, perplexity +0.6569 {_LLAMA3}"),
-    ("Q3_K_L", 13, "Q3_K", f"4.03 GB, perplexity +0.5562 {_LLAMA3}"),
-    ("IQ4_NL", 25, "IQ4_NL", "4.50 bits a weight"),
-    ("IQ4_XS", 30, "IQ4_XS", "4.25 bits a weight"),
-    ("Q4_K", 15, "Q4_K", "Q4_K_M by a shorter name"),
-    ("Q4_K_S", 14, "Q4_K", f"4.37 GB, perplexity +0.2689 {_LLAMA3}"),
-    ("Q4_K_M", 15, "Q4_K", f"4.58 GB, perplexity +0.1754 {_LLAMA3}"),
-    ("Q5_K", 17, "Q5_K", "Q5_K_M by a shorter name"),
-    ("Q5_K_S", 16, "Q5_K", f"5.21 GB, perplexity +0.1049 {_LLAMA3}"),
-    ("Q5_K_M", 17, "Q5_K", f"5.33 GB, perplexity +0.0569 {_LLAMA3}"),
-    ("Q6_K", 18, "Q6_K", f"6.14 GB, perplexity +0.0217 {_LLAMA3}"),
-    ("Q8_0", 7, "Q8_0", f"7.96 GB, perplexity +0.0026 {_LLAMA3}"),
-    ("F16", 1, "F16", "14.00 GB, perplexity +0.0020 on Mistral 7B"),
-    ("BF16", 32, "BF16", "14.00 GB, perplexity -0.0050 on Mistral 7B"),
-    ("F32", 0, "F32", "26.00 GB for 7B"),
-    (COPY, 0, "F32", "tensors as they are, no quantising"),
+    ("Q1_0", 40, "1.125 bits a weight"),
+    ("Q2_0", 41, "2.25 bits a weight, groups of 64"),
+    ("Q4_0", 2, f"4.34 GB, perplexity +0.4685 {_LLAMA3}"),
+    ("Q4_1", 3, f"4.78 GB, perplexity +0.4511 {_LLAMA3}"),
+    ("MXFP4_MOE", 38, "MXFP4 for experts, Q8_0 for the rest"),
+    ("Q5_0", 8, f"5.21 GB, perplexity +0.1316 {_LLAMA3}"),
+    ("Q5_1", 9, f"5.65 GB, perplexity +0.1062 {_LLAMA3}"),
+    ("IQ2_XXS", 19, "2.06 bits a weight"),
+    ("IQ2_XS", 20, "2.31 bits a weight"),
+    ("IQ2_S", 28, "2.5 bits a weight"),
+    ("IQ2_M", 29, "2.7 bits a weight"),
+    ("IQ1_S", 24, "1.56 bits a weight"),
+    ("IQ1_M", 31, "1.75 bits a weight"),
+    ("TQ1_0", 36, "1.69 bits a weight, ternary"),
+    ("TQ2_0", 37, "2.06 bits a weight, ternary"),
+    ("Q2_K", 10, f"2.96 GB, perplexity +3.5199 {_LLAMA3}"),
+    ("Q2_K_S", 21, f"2.96 GB, perplexity +3.1836 {_LLAMA3}"),
+    ("IQ3_XXS", 23, "3.06 bits a weight"),
+    ("IQ3_S", 26, "3.44 bits a weight"),
+    ("IQ3_M", 27, "3.66 bits a weight, mixed"),
+    ("Q3_K", 12, "Q3_K_M by a shorter name"),
+    ("IQ3_XS", 22, "3.3 bits a weight"),
+    ("Q3_K_S", 11, f"3.41 GB, perplexity +1.6321 {_LLAMA3}"),
+    ("Q3_K_M", 12, f"3.74 GB, perplexity +0.6569 {_LLAMA3}"),
+    ("Q3_K_L", 13, f"4.03 GB, perplexity +0.5562 {_LLAMA3}"),
+    ("IQ4_NL", 25, "4.50 bits a weight"),
+    ("IQ4_XS", 30, "4.25 bits a weight"),
+    ("Q4_K", 15, "Q4_K_M by a shorter name"),
+    ("Q4_K_S", 14, f"4.37 GB, perplexity +0.2689 {_LLAMA3}"),
+    ("Q4_K_M", 15, f"4.58 GB, perplexity +0.1754 {_LLAMA3}"),
+    ("Q5_K", 17, "Q5_K_M by a shorter name"),
+    ("Q5_K_S", 16, f"5.21 GB, perplexity +0.1049 {_LLAMA3}"),
+    ("Q5_K_M", 17, f"5.33 GB, perplexity +0.0569 {_LLAMA3}"),
+    ("Q6_K", 18, f"6.14 GB, perplexity +0.0217 {_LLAMA3}"),
+    ("Q8_0", 7, f"7.96 GB, perplexity +0.0026 {_LLAMA3}"),
+    ("F16", 1, "14.00 GB, perplexity +0.0020 on Mistral 7B"),
+    ("BF16", 32, "14.00 GB, perplexity -0.0050 on Mistral 7B"),
+    ("F32", 0, "26.00 GB for 7B"),
+    (COPY, 0, "tensors as they are, no quantising"),
 )
 _ALIASES: Final = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}
 
-FILE_TYPES: Final = tuple(FileType(*row, mixture=_ALIASES.get(row[0], row[0])) for row in _ROWS)
+FILE_TYPES: Final = tuple(
+    FileType(name, number, MOSTLY[number], about, _ALIASES.get(name, name)) for name, number, about in _ROWS
+)
 """In llama-quantize's order: of those with the same number, the first is meant by it."""
 
 TYPE_IDS: Final = {name: number for number, (name, _, _) in TYPES.items()}

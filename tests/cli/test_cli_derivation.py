@@ -16,6 +16,7 @@ from ktc.reader import open_bundle
 from tests.support.gguf_writer import GgufWriter, write_split
 from tests.support.tiny_models import write_tiny_llama
 
+VALUES, NAME = "--tensor-type attn_v=Q4_0", "--override-kv 'general.name=str:a b'"
 LAST = "blk.1.ffn_up.weight"
 
 
@@ -66,11 +67,11 @@ def refused(said, name, *texts):
     [
         ("q4_k_m", "Q4_K_M"),
         ("Q8_0 --pure --leave-output-tensor", "Q8_0 --pure --leave-output-tensor"),
-        ("17 --output-tensor-type=q8_0 --tensor-type attn_v=q4_0", "Q5_K_M --output-tensor-type Q8_0 --tensor-type attn_v=Q4_0"),
-        ("Q6_K --prune-layers 0 --override-kv 'general.name=str:a b'", "Q6_K --override-kv 'general.name=str:a b' --prune-layers 0"),
+        ("17 --tensor-type attn_v=q4_0 --output-tensor-type=q8_0", f"Q5_K_M --output-tensor-type Q8_0 {VALUES}"),
+        ("Q6_K --prune-layers 0 --override-kv 'general.name=str:a b'", f"Q6_K {NAME} --prune-layers 0"),
         ("COPY", "COPY"),
     ],
-)  # fmt: skip
+)
 def test_derived(run, shared, tmp_path, settings, recorded):
     source = shared / "f16.gguf"
     run("pack", "-o", tmp_path / "a.ktc", *from_source(source, settings))
@@ -170,6 +171,17 @@ def test_a_split_source(run, tmp_path):
     run("quantize", first, tmp_path / "o.gguf", "Q8_0", "--keep-split", "-q")
     made = tmp_path / "o-00001-of-00002.gguf"
     refused(run("pack", made, "-o", tmp_path / "c.ktc", *from_source(first, "Q8_0"), code=2), "one part of 2")
+
+
+def test_a_bundle_as_source(run, shared, tmp_path):
+    run("pack", shared / "f16.gguf", "-o", tmp_path / "f16.ktc", "--chunks", "-q")
+    run("pack", "-o", tmp_path / "q8.ktc", *from_source(tmp_path / "f16.ktc", "Q8_0"))
+    (file,) = record_of(tmp_path / "q8.ktc")["files"]
+    assert (file["name"], file["size"]) == ("f16.gguf", (shared / "f16.gguf").stat().st_size)
+    for given in (tmp_path / "f16.ktc", shared / "f16.gguf"):
+        assert "  DERIVED: " in run("verify", tmp_path / "q8.ktc", "--derive", given).out
+    assert "  DERIVED: " in run("verify", shared / "q4.ktc", "--derive", tmp_path / "f16.ktc").out
+    refused(run("verify", shared / "q4.ktc", "--derive", shared / "q4.ktc", code=13), "q4.gguf is not one of")
 
 
 # -- what differs
@@ -332,7 +344,7 @@ def test_a_bundle_that_is_replaced_meanwhile(shared):
         (["--derived-from", "SOURCE", "--quantize", f"Q8_0 --include-weights {'a' * 1002}"], 14, "longer than"),
         (["--derived-from", "nowhere.gguf", "--quantize", "Q8_0"], 3, "nowhere.gguf"),
         (["BUNDLE", "--derived-from", "SOURCE", "--quantize", "Q8_0"], 2, "is a bundle already"),
-        (["--derived-from", "BUNDLE", "--quantize", "Q8_0"], 11, "q4.ktc"),
+        (["--derived-from", "BUNDLE", "--quantize", "Q8_0"], 2, "--allow-requantize"),
         (["--derived-from", "SOURCE", "--quantize", "Q8_0", "--name", "A B"], 2, "a bundle's name"),
     ],
 )

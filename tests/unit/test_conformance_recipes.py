@@ -22,13 +22,15 @@ def test_numbers_are_those_of_the_engines_generator(seed, stream):
     assert found.tolist() == [rng.random_bits(seed, stream, position, 0) for position in range(40)]
 
 
-def test_there_is_one_for_every_family_and_format():
-    names = {f"{family}-{kind.lower()}" for family in ARCHITECTURES for kind in ["mixed", *formats()]}
+def test_there_is_one_for_every_family_and_every_format():
+    names = {f"{family}-mixed" for family in ARCHITECTURES} | {f"llama-{kind.lower()}" for kind in formats()}
     assert recipes().keys() == names
     assert expected().keys() == names
 
 
-@pytest.mark.parametrize("name", ["llama-mixed", "gemma3-mixed", "qwen3-mixed", "qwen3-q6_k", "gemma3-f16"])
+@pytest.mark.parametrize(
+    "name", ["llama-mixed", "gemma3-mixed", "qwen3-mixed", "llama-q6_k", "llama-f16", "llama-iq1_m"]
+)
 def test_a_recipe_gives_a_model(name, tmp_path):
     recipe = recipes()[name]
     with open_model_file(recipe.write(tmp_path)) as loaded:

@@ -7,6 +7,7 @@ import struct
 import numpy as np
 import pytest
 
+from kinetic.api.bundle import pack
 from kinetic.api.quantize import planned, quantize, read_importance, read_tensor_types, tensors
 from kinetic.errors import KineticError, Malformed, UnsupportedModel, UsageError
 from kinetic.gguf import Gguf
@@ -193,6 +194,14 @@ def test_split_files(tmp_path):
         assert all(two.data(name).tobytes() == one.data(name).tobytes() for name in one.tensors)
         assert list(two.shards[1].header.metadata) == ["split.no", "split.count", "split.tensors.count"]
         assert two.types["split.no"] == "UINT16" and two.types["split.tensors.count"] == "INT32"
+
+
+def test_the_model_in_a_bundle(tmp_path):
+    model = write_model(tmp_path / "m.gguf", "heads-4")
+    pack(model, tmp_path / "m.ktc", leaves=True)
+    quantize(model, tmp_path / "a.gguf", "Q8_0")
+    quantize(tmp_path / "m.ktc", tmp_path / "b.gguf", "Q8_0")
+    assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
 
 
 # -- settings from words

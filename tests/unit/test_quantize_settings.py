@@ -1,4 +1,4 @@
-"""The line that a bundle records of a quantisation: read, written in one form, and the same options as the command's."""
+"""The line that a bundle records of a quantisation: read, written in one form, with the command's options."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from kinetic.cli.parser import Parser
 from kinetic.errors import UsageError
 from kinetic.quantize.settings import OPTIONS, read, write
 from kinetic.quantize.types import FILE_TYPES
+
+KEY, NOT = "--override-kv", "--exclude-weights"
 
 CANONICAL = [
     "Q4_K_M",
@@ -33,13 +35,13 @@ def test_the_one_form(text):
         ("15", "Q4_K_M"),
         ("q3_k", "Q3_K_M"),
         ("  Q8_0   --pure --pure ", "Q8_0 --pure"),
-        ("q8_0 --output-tensor-type=q6_k --leave-output-tensor", "Q8_0 --leave-output-tensor --output-tensor-type Q6_K"),
+        ("q8_0 --output-tensor-type=q6_k --pure", "Q8_0 --pure --output-tensor-type Q6_K"),
         ('q8_0 --tensor-type "ATTN_q=q4_0"', "Q8_0 --tensor-type attn_q=Q4_0"),
         ("q8_0 --prune-layers 03,1,1", "Q8_0 --prune-layers 1,3"),
-        ("q8_0 --override-kv a=int:-5 --override-kv b=float:1e-1", "Q8_0 --override-kv a=int:5 --override-kv b=float:0.1"),
-        ("q8_0 --exclude-weights b --exclude-weights a --exclude-weights b", "Q8_0 --exclude-weights a --exclude-weights b"),
+        ("q8_0 --override-kv b=int:-5 --override-kv a=float:1e-1", f"Q8_0 {KEY} b=int:5 {KEY} a=float:0.1"),
+        (f"q8_0 {NOT} b {NOT} a {NOT} b", f"Q8_0 {NOT} a {NOT} b"),
     ],
-)  # fmt: skip
+)
 def test_other_forms(text, form):
     assert write(read(text)) == form
     assert write(read(form)) == form

@@ -1,6 +1,6 @@
 """Model families of the built-in models, one file each, found by their names in this folder.
 
-A module gives ``mixed()``, a model of several formats, and ``of_format(kind)``, one whose matrices are all of one.
+A module gives ``mixed()``, a model of several formats; ``llama`` also ``of_format(kind)``, one of a single format.
 """
 
 from __future__ import annotations

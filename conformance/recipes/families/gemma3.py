@@ -18,10 +18,6 @@ def mixed() -> Model:
     return _model(Sizes(7, 64, 4, 1, 32, 96), MIXED, seed=21)
 
 
-def of_format(kind: str) -> Model:
-    return _model(Sizes(6, 256, 4, 1, 64, 256), {"": kind}, seed=22)
-
-
 def _model(s: Sizes, kinds: Mapping[str, str], seed: int) -> Model:
     tokenizer = sentence_piece()
     count = len(tokenizer["tokenizer.ggml.tokens"])

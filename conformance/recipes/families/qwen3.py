@@ -15,10 +15,6 @@ def mixed() -> Model:
     return _model(Sizes(2, 64, 6, 2, 48, 96), MIXED, seed=31)
 
 
-def of_format(kind: str) -> Model:
-    return _model(Sizes(1, 256, 8, 2, 64, 256), {"": kind}, seed=32)
-
-
 def _model(s: Sizes, kinds: Mapping[str, str], seed: int) -> Model:
     tokenizer = byte_level()
     count = len(tokenizer["tokenizer.ggml.tokens"])

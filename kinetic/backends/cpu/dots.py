@@ -30,7 +30,6 @@ LANES = {"vnni512": 16, "vnni256": 8, "avx2": 8, "plain": 8}
 """Instruction sets, best first, and rows computed at once."""
 
 _OFFSET = {
-    0: None,
     1: (REC_SUM8, 3),
     2: (REC_SUM8, 2),
     4: (REC_SUM8, 1),
@@ -76,7 +75,7 @@ def _chosen(b: Builder, codes: Value, entries: Sequence[int]) -> Value:
 def block_dot(b: Builder, isa: str, fmt: Format, words: Sequence[Value], record: Value) -> Value:
     """Dot product of a block of 32, int32 x lanes: eight ``words`` (4 x lanes bytes) with the record's q."""
     start = None
-    if _OFFSET[fmt.ZERO] and not is_signed(isa, fmt):
+    if fmt.ZERO and not is_signed(isa, fmt):
         field, by = _OFFSET[fmt.ZERO]
         start = _moved(b, load_splat(b, record, field, I32, LANES[isa]), -by)
     return _dot(b, isa, fmt, words, record, 0, start)

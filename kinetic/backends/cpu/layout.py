@@ -56,7 +56,7 @@ NIBBLES = 256
 
 def quant_bytes(fmt: Format) -> int:
     """Bytes of one block of 32 x 16 elements, without scales."""
-    planes = sum(width for width, _ in PLANES[fmt.BITS]) * LINE
+    planes = sum(width for width, _ in PLANES[fmt.BITS]) * LINE  # exact: integers
     return planes + NIBBLES * (2 if fmt.BITS == 8 else fmt.BITS >= 4)
 
 

@@ -160,18 +160,23 @@ def NO_FACTOR(block, i):
 
 def _large_scales(fmt: Format) -> Any:
     """large(block, index of the 32 values inside it, where to write): scales of 16 bits."""
+    return _stored_scales(fmt) if fmt.D_AT >= 0 else _made_scales(fmt)
+
+
+def _stored_scales(fmt: Format) -> Any:
     d_at, m_at = fmt.D_AT, fmt.M_AT
-    if d_at >= 0:
 
-        @compiled
-        def large(block, inner, at):
-            for byte in range(2):
-                write_u8(at + byte, block[d_at + byte])
-                if m_at >= 0:
-                    write_u8(at + 32 + byte, block[m_at + byte])
+    @compiled
+    def large(block, inner, at):
+        for byte in range(2):
+            write_u8(at + byte, block[d_at + byte])
+            if m_at >= 0:
+                write_u8(at + 32 + byte, block[m_at + byte])
 
-        return large
+    return large
 
+
+def _made_scales(fmt: Format) -> Any:
     scale_bits = compiled(fmt.scale_bits)
     count = 2 if fmt.SCALES == "pairs" else 1
 

@@ -67,6 +67,9 @@ class Quantisers:
             if missing:
                 _compile(folder, isa, missing, progress)
             self._engine = native.load(folder, isa, units)
+            for unit in units:
+                # Kept from here on: threads that each made a table would hand addresses of one that is freed.
+                lattice_tables.record(int(unit))
         self._kernels = {int(unit): self._function(int(unit)) for unit in units}
 
     def _function(self, ggml_type: int) -> Callable[..., None]:
@@ -99,8 +102,12 @@ class Quantisers:
             kernel(part.ctypes.data, weights_at, target_part.ctypes.data, len(part), width, tables.ctypes.data)
 
         step = max(1, TASK // max(1, width))
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(run, range(0, count, step)))
+        if threads == 1:
+            for first in range(0, count, step):
+                run(first)
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(run, range(0, count, step)))
         lattice_tables.check(tables, ggml_type)
         return made
 
