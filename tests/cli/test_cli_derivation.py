@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,9 @@ from kinetic.api import bundle, derivation
 from kinetic.cli import main
 from kinetic.gguf import Gguf
 from kinetic.quantize import convert
+from ktc.inputs import ModelFile
 from ktc.reader import open_bundle
+from ktc.writer import write_bundle
 from tests.support.gguf_writer import GgufWriter, write_split
 from tests.support.tiny_models import write_tiny_llama
 
@@ -257,6 +260,36 @@ def test_a_changed_key_is_named(changed, shared):
 def test_another_recipe(run, changed, shared, tmp_path, words, text):
     run("quantize", *words[1:], shared / "f16.gguf", tmp_path / "m.gguf", words[0], "-q")
     assert all(text in said for said in changed((tmp_path / "m.gguf").read_bytes())[:2])
+
+
+def entry(name, *sizes):
+    """A tensor's entry in a header, up to its type."""
+    return name.encode() + struct.pack(f"<I{len(sizes)}Q", len(sizes), *sizes)
+
+
+def test_another_list_of_tensors(changed, shared):
+    data, count = (shared / "q4.gguf").read_bytes(), 309
+    other = data.replace(entry("output.weight", 256, count), entry("output.weight", 256 * count, 1))
+    assert f"tensor 'output.weight' has the shape (1, {256 * count}), not ({count}, 256)" in changed(other)[0]
+    assert "tensor 'blk.0.attn_k.weight' is missing" in changed(data.replace(b"0.attn_k.weight", b"0.attn_j.weight"))[1]
+    swapped = data.replace(b"0.attn_k.weight", b"0.attn_?.weight").replace(b"0.attn_q.weight", b"0.attn_k.weight")
+    swapped = swapped.replace(b"0.attn_?.weight", b"0.attn_q.weight")
+    assert "tensor 'blk.0.attn_k.weight' stands at another place" in changed(swapped)[0]
+
+
+def test_tensors_that_are_no_sound_gguf(run, shared, tmp_path):
+    """A bundle is whole all the same: it looks at keys alone."""
+    head = entry("output.weight", 256, 309) + struct.pack("<i", 14)
+    data = (shared / "q4.gguf").read_bytes()
+    at = data.index(head) + len(head)
+    data = data[:at] + struct.pack("<Q", 1 << 40) + data[at + 8 :]
+    (tmp_path / "m.gguf").write_bytes(data)
+    with ModelFile(tmp_path / "m.gguf") as model:
+        write_bundle(tmp_path / "m.ktc", model, name="m", file="m.gguf", derivation=[record_of(shared / "q4.ktc")])
+    said = run("verify", tmp_path / "m.ktc", "--derive", shared / "f16.gguf", code=10)
+    refused(said, "DIFFERS", "it is no sound GGUF file (m.ktc: ")
+    words = from_source(shared / "f16.gguf", "Q4_K_M")
+    refused(run("pack", tmp_path / "m.gguf", "-o", tmp_path / "n.ktc", *words, code=11), "m.gguf")
 
 
 def test_bytes_at_the_end(changed, shared):
