@@ -15,7 +15,7 @@ from kinetic.errors import NonFinite
 from kinetic.formats import by_type, grids
 from kinetic.gguf_types import TYPES, type_name
 from tests.support.backends import quantisers_of_all
-from tests.support.blocks import integers, normals, uniforms
+from tests.support.blocks import any_floats, integers, normals, uniforms
 
 IQ2_XXS, IQ2_XS, IQ3_XXS, IQ3_S, IQ2_S = 16, 17, 18, 21, 22
 WITH_BITS = [IQ2_XXS, IQ2_XS, IQ3_XXS, IQ3_S, IQ2_S]
@@ -142,7 +142,7 @@ def test_points_of_iq3_s_close_up_behind_a_sub_block_of_zeros(quantisers):
 def test_values_whose_squares_leave_float32_are_refused(quantisers, ggml_type):
     source = normals(166, 2, 256) * np.float32(1e30)
     source[1] = 1e30
-    with pytest.raises(NonFinite, match=f"too large for {type_name(ggml_type)}") as caught:
+    with pytest.raises(NonFinite, match=f"too large for {type_name(ggml_type)}:") as caught:
         quantisers.rows(ggml_type, source, np.ones(256, np.float32))
     assert caught.value.name == "VALUES_TOO_LARGE"
     ordinary = normals(167, 1, 256)  # a refusal is not remembered
@@ -161,6 +161,22 @@ def test_what_llama_cpp_aborts_on_is_refused(golden, quantisers, ggml_type):
         else:
             with pytest.raises(NonFinite):
                 quantisers.rows(ggml_type, source, importance)
+
+
+@pytest.mark.parametrize("ggml_type", sorted(LATTICES), ids=type_name)
+def test_what_is_not_finite_is_refused_or_the_same_every_time(quantisers, ggml_type):
+    source = np.where(uniforms(172, 40, 256) < 0.02, any_floats(173, 40, 256), normals(174, 40, 256))
+    importance = np.abs(any_floats(175, 256))
+
+    def outcome(row: np.ndarray, weights: np.ndarray) -> bytes:
+        try:
+            return quantisers.rows(ggml_type, row[None], weights).tobytes()
+        except NonFinite:
+            return b"refused"
+
+    for weights in (np.ones(256, np.float32), importance):
+        first = [outcome(row, weights) for row in source]
+        assert [outcome(row, weights) for row in source[::-1]][::-1] == first
 
 
 @pytest.mark.parametrize("ggml_type", sorted(NEEDS_IMATRIX), ids=type_name)

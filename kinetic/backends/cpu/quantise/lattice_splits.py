@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from kinetic.backends.cpu.quantise.memory import floats, ints, small
-from kinetic.backends.cpu.quantise.numbers import ZERO
+from kinetic.backends.cpu.quantise.numbers import INFINITE, ZERO
 
 EIGHTH = np.float32(0.125)
 LOWEST = np.float32(-3.4028234663852886e38)
@@ -27,14 +27,18 @@ def make_ranks(size: int) -> Any:
     ggml leaves equal ones to ``qsort``; that of glibc keeps their order.
     """
 
+    new_keys = floats(size)
+
     @small
     def ranks(x, at, rank):
+        keys = new_keys()
         for j in range(size):
+            keys[j] = x[at + j] if x[at + j] == x[at + j] else INFINITE  # each rank is taken once, come what may
             rank[j] = np.int32(0)
         for i in range(size):
-            value = x[at + i]
+            key = keys[i]
             for j in range(size):
-                before = (value < x[at + j]) | ((value == x[at + j]) & (np.int32(i) < np.int32(j)))
+                before = (key < keys[j]) | ((key == keys[j]) & (np.int32(i) < np.int32(j)))
                 rank[j] += np.int32(before)
 
     return ranks

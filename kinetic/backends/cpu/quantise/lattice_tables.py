@@ -84,7 +84,7 @@ def check(record: NDArray[np.int64], ggml_type: int) -> None:
     if record[STATUS]:
         name = gguf_types.type_name(ggml_type)
         raise NonFinite(
-            f"values or importances are too large for {name}: their weighted squares leave float32; "
+            f"values or importances are not finite, or too large for {name}: their weighted squares leave float32; "
             "quantise this tensor to another type",
             name="VALUES_TOO_LARGE",
         )
