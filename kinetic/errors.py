@@ -8,6 +8,7 @@
     +-- ContextOverflow             6   the prompt is longer than the context
     +-- NonFinite                   8   the model produced a number that is not finite
     +-- LicenseNotAccepted          9   the model's terms must be accepted first
+    +-- Differs                    10   a file that is not what it was said to be made as
     +-- Malformed                  11   a file that breaks its format
     |   +-- MalformedGguf
     |   +-- UnsupportedModel            well formed, but not runnable by this build
@@ -66,6 +67,17 @@ class NonFinite(KineticError):
 class LicenseNotAccepted(KineticError):
     exit_code = 9
     http_status = 403
+
+
+class Differs(KineticError):
+    """Says where first: in a key, or ``at`` a byte of a tensor; -1 is its name, type or shape."""
+
+    exit_code = 10
+    http_status = 422
+
+    def __init__(self, message: str, *, name: str = "DIFFERS", key: str = "", tensor: str = "", at: int = -1) -> None:
+        super().__init__(message, name=name)
+        self.key, self.tensor, self.at = key, tensor, at
 
 
 class Malformed(KineticError):

@@ -24,7 +24,7 @@ from tools.source import Finding, Module, dotted, imported_names, modules, run
 
 SCOPE = tuple(
     f"kinetic/{place}"
-    for name in ("layers", "models", "backends", "sampling", "engine", "formats", "bits", "rng")
+    for name in ("layers", "models", "backends", "sampling", "engine", "formats", "bits", "rng", "softmax")
     for place in (name, f"{name}.py")
 )
 

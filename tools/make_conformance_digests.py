@@ -14,7 +14,7 @@ import sys
 from typing import Any
 
 from conformance.answers import tokens_digest
-from conformance.cases import digests, functions, samplers, tokenizers
+from conformance.cases import digests, functions, quantised, samplers, tokenizers
 from conformance.recipes import DIGESTS, MIXED
 from conformance.suite import opened
 from kinetic.types import PROFILE
@@ -49,6 +49,7 @@ def compute(device: str, names: list[str] | None = None, before: dict[str, Any] 
             for subject in setting.built_in
             if not names or subject.name in names
         }
+        written = {name: quantised.digest(setting, name, 1) for name in (*quantised.QUICK, *quantised.OTHERS)}
         texts = {
             subject.recipe.family: tokenizers.digest(subject)
             for subject in setting.built_in
@@ -59,6 +60,7 @@ def compute(device: str, names: list[str] | None = None, before: dict[str, Any] 
         "recipes": kept | found,
         "functions": {name: functions.digest(functions.values(name, device)) for name in functions.FUNCTIONS},
         "samplers": {name: tokens_digest(samplers.draws(name, device)) for name in samplers.DRAWS},
+        "quantised": written,
         "texts": texts,
     }
 
@@ -66,7 +68,7 @@ def compute(device: str, names: list[str] | None = None, before: dict[str, Any] 
 def _changed(before: dict[str, Any], made: dict[str, Any]) -> list[str]:
     return [
         f"{part}/{name}"
-        for part in ("recipes", "functions", "samplers", "texts")
+        for part in ("recipes", "functions", "samplers", "quantised", "texts")
         for name, old in before.get(part, {}).items()
         if made[part].get(name) != old
     ]

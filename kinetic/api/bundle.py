@@ -50,13 +50,10 @@ def pack(
     and then leaves nothing.
     """
     require_target(target)
-    path = store.resolve(model)
-    if store.is_bundle(path):
-        raise UsageError(f"{path} is a bundle already: name the model file", name="ALREADY_BUNDLE")
+    path = resolve_model(model)
     require_name(name or default_name(path))
     options |= {"name": name or default_name(path), "leaves": leaves, "derivation": [derivation] if derivation else []}
-    if os.path.lexists(target):
-        raise FileProblem(f"{os.fspath(target)} is already there, and is not overwritten", name="EXISTS")
+    require_free(target)
     with Gguf.open(path) as gguf, foreign_errors():
         if len(gguf.shards) > 1:
             return _pack_parts(gguf, path, target, on_hash, options)
@@ -64,7 +61,7 @@ def pack(
         from ktc.writer import write_bundle
 
         with ModelFile(path) as file:
-            return write_bundle(target, file, file=_label(path.name), **options)
+            return write_bundle(target, file, file=label(path.name), **options)
 
 
 def _pack_parts(
@@ -74,8 +71,8 @@ def _pack_parts(
     from ktc.writer import write_bundle
 
     joined = JoinedModel(gguf, on_hash)
-    sources = [source | {"name": _label(source["name"])} for source in joined.sources]
-    return write_bundle(target, joined, file=_label(joined_name(path)), sources=sources, **options)
+    sources = [source | {"name": label(source["name"])} for source in joined.sources]
+    return write_bundle(target, joined, file=label(joined_name(path)), sources=sources, **options)
 
 
 def default_name(path: Path) -> str:
@@ -95,6 +92,19 @@ def require_name(name: str) -> None:
         raise UsageError(f"{problem}, a letter or digit first, which {name!r} has not", name="BAD_NAME")
 
 
+def resolve_model(model: Name) -> Path:
+    """As store.resolve. Raises UsageError for a bundle."""
+    path = store.resolve(model)
+    if store.is_bundle(path):
+        raise UsageError(f"{path} is a bundle already: name the model file", name="ALREADY_BUNDLE")
+    return path
+
+
+def require_free(target: Name) -> None:
+    if os.path.lexists(target):
+        raise FileProblem(f"{os.fspath(target)} is already there, and is not overwritten", name="EXISTS")
+
+
 def require_target(target: Name) -> None:
     """Raises UsageError for a name that says of a bundle that it is a bare model file."""
     if Path(target).suffix.lower() == ".gguf":
@@ -102,7 +112,7 @@ def require_target(target: Name) -> None:
         raise UsageError(f"{problem}: give it a name that ends in .ktc", name="BAD_NAME")
 
 
-def _label(name: str) -> str:
+def label(name: str) -> str:
     """A file's name as Unicode text of one line."""
     return UNPRINTABLE.sub("?", os.fsencode(name).decode("utf-8", "replace"))
 

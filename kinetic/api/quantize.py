@@ -27,6 +27,21 @@ if TYPE_CHECKING:
     from kinetic.quantize.importance import Importance
     from kinetic.quantize.plan import Part, Plan, Substitution
 
+__all__ = [
+    "Quantised",
+    "Recipe",
+    "default_target",
+    "file_type",
+    "parse_tensor_type",
+    "planned",
+    "quantize",
+    "read_importance",
+    "read_tensor_types",
+    "summary",
+    "target_paths",
+    "tensors",
+]
+
 Name = str | os.PathLike[str]
 News = Callable[[str], None]
 

@@ -98,6 +98,9 @@ class Ops(Protocol):
     def outputs(self, x: Array) -> Array:
         """The rows whose logits are wanted: [len(outputs), E]."""
 
+    def tap(self, x: Array, name: str) -> Array:
+        """``x`` as it is; ``Program.taps`` has a copy under ``name``. Only for whoever watches (``layers.watched``)."""
+
 
 Forward = Callable[[Ops], Array]
 """A family bound to its weights and settings: computes logits [len(outputs), V] with an ``Ops``."""
@@ -113,6 +116,9 @@ class Program(Protocol):
 
     def truncate(self, sequence: int, length: int) -> None:
         """Forget the positions of ``sequence`` from ``length`` on."""
+
+    def taps(self) -> dict[str, NDArray[np.float32]]:
+        """Of the last ``run``: what each ``Ops.tap`` saw, float32 [rows, width] by name, all rows of the batch."""
 
     def candidates(self, row: NDArray[np.float32], k: int, floor: float) -> tuple[NDArray[Any], NDArray[np.float32]]:
         """See ``reference.candidates``."""

@@ -16,14 +16,17 @@ from typing import TextIO
 from kinetic.cli import (
     audit,
     bench,
+    check_output,
     conformance,
     doctor,
     export,
     gate,
+    imatrix,
     info,
     keygen,
     models,
     pack,
+    perplexity,
     pull,
     quantize,
     receipt,
@@ -45,6 +48,7 @@ COMMANDS = (
     *(pack, unpack, verify, sign, repair, export, quantize),
     *(info, pull, models, rm),
     *(bench, doctor, conformance, gate),
+    *(perplexity, check_output, imatrix),
 )
 
 EXIT_CODES = """\

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from kinetic.sampling import Sampler
 from kinetic.types import Batch, PackCache, Request, Step
 
 if TYPE_CHECKING:
-    from kinetic.backends.base import Weights
+    from kinetic.backends.base import Ops, Weights
     from kinetic.gguf import Gguf
 
 PROMPT_ROWS = 512
@@ -57,17 +57,21 @@ class Engine:
         context: int = 0,
         progress: Callable[[str], None] | None = None,
         packs: PackCache | None = None,
+        watch: Callable[[Ops], Ops] | None = None,
     ) -> None:
         """``context`` 0 is the model's own length; more than that is refused. ``progress`` gets one-line news.
 
-        ``packs`` is where the backend may keep the weights for the next time.
+        ``packs`` is where the backend may keep the weights for the next time. ``watch`` makes the operations that
+        the model is built with from a backend's own: it may tap them (``taps``), or compute something else.
         """
         self._family = models.build(gguf, weights)
         device = open_backend(backend, threads=threads)
         self.context = _context(context, self._family.context_length)
         self.vocab_size = self._family.vocab_size
         self.identity = EngineIdentity(device.engine_id, device.device_class, device.device_name, device.threads)
-        self._program = device.load(self._family.forward, self._family.attention, progress, packs)
+        forward = self._family.forward
+        watched = (lambda ops: forward(watch(ops))) if watch else forward
+        self._program = device.load(watched, self._family.attention, progress, packs)
 
     # ---- asking
 
@@ -130,12 +134,18 @@ class Engine:
 
     def logits(self, tokens: Sequence[int], first: int = 0) -> F32:
         """Logits float32 [len(tokens) - first, V] of rows ``first`` and later, of a fresh sequence."""
+        return np.concatenate(list(self.passes(tokens, first, REPLAY_ROWS)))
+
+    def passes(self, tokens: Sequence[int], first: int = 0, rows: int = PROMPT_ROWS) -> Iterator[F32]:
+        """As ``logits``, pass by pass: ``rows`` at most are computed at once, and each pass gives those it has."""
         self._program.truncate(0, 0)
-        parts = []
-        for start in range(0, len(tokens), REPLAY_ROWS):
-            piece = tokens[start : start + REPLAY_ROWS]
-            parts.append(self._logits(piece, start, tuple(range(max(first - start, 0), len(piece)))))
-        return np.concatenate(parts)
+        for start in range(0, len(tokens), rows):
+            piece = tokens[start : start + rows]
+            yield self._logits(piece, start, tuple(range(min(max(first - start, 0), len(piece)), len(piece))))
+
+    def taps(self) -> dict[str, F32]:
+        """What was tapped in the last pass, by name: see ``backends.base.Ops.tap``."""
+        return self._program.taps()
 
     def close(self) -> None:
         self._program.close()

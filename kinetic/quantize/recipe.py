@@ -58,7 +58,7 @@ def parse_tensor_type(text: str) -> tuple[str, str]:
     pattern = pattern.lower()
     try:
         re.compile(pattern)
-    except (re.error, RecursionError) as error:
+    except (re.error, RecursionError, OverflowError) as error:
         raise UsageError(f"{pattern!r} is no regular expression: {error}", name="BAD_PATTERN") from None
     return pattern, tensor_type(name)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import blake3
 import numpy as np
@@ -29,12 +30,8 @@ TABLES = {
 }
 """Digests of the tables, which were compared with ggml's own, key by key, when they were made."""
 
-NEGATIVE = {
-    IQ2_XXS: "f7da8b7fa78e2eed33f1b046166e7db2",
-    IQ2_XS: "8cba8bd2b61ddd52b1bdacbef8ca82f7",
-    IQ3_XXS: "1c8795be276d8e3e978f0c96abaa9ea2",
-}
-"""Digests of blocks whose best scale is negative, compared with llama.cpp's when they were made."""
+CORNERS = Path(__file__).with_name("quantised_corners.json")
+"""Digests of the rows below, by case and format; llama.cpp's bytes had the same when they were made."""
 
 
 @pytest.fixture(scope="module")
@@ -98,20 +95,37 @@ def test_an_importance_of_zero_makes_no_nan(quantisers, ggml_type):
         assert np.isfinite(by_type(ggml_type, "?").decode(found)).all()
 
 
-def leaning(rows: int = 5, width: int = 512) -> tuple[np.ndarray, np.ndarray]:
-    """Of eight values the first is small, negative and important: made positive for an even number of signs,
-    its x becomes negative and outweighs the others, although its weighted square is the least."""
-    source = np.abs(normals(163, rows, width)) * np.float32(0.05) + np.float32(1)
-    source[:, ::8] *= np.float32(-0.01)
-    importance = uniforms(164, width) * np.float32(1e-5) + np.float32(2e-4)
+def leaning() -> tuple[np.ndarray, np.ndarray]:
+    """Rows with negative scales. Of eight values the first is small, negative and important.
+
+    The number of signs is made even there, so its x becomes negative; it outweighs the others although its weighted
+    square is the least.
+    """
+    source = np.abs(normals(163, 5, 512)) * np.float32(0.05) + np.float32(1)
+    source[:, ::8] *= np.float32(-0.002)
+    importance = uniforms(164, 512) * np.float32(1e-6) + np.float32(8e-6)
     importance[::8] = 1
     return source, importance
 
 
-@pytest.mark.parametrize("ggml_type", sorted(NEGATIVE), ids=type_name)
-def test_a_negative_scale_turns_the_signs(quantisers, ggml_type):
-    source, importance = leaning()
-    assert digest(quantisers.rows(ggml_type, source, importance)) == NEGATIVE[ggml_type]
+def tiny() -> tuple[np.ndarray, np.ndarray]:
+    """Some sub-blocks count as zero; the errors of some scales fall below float32, those of others don't."""
+    return normals(169, 9, 512) * np.float32(1e-15), uniforms(170, 512)
+
+
+def unimportant() -> tuple[np.ndarray, np.ndarray]:
+    """No value is important, so that no scale is better than another."""
+    return normals(171, 3, 512), np.zeros(512, np.float32)
+
+
+CASES = {"leaning": leaning, "tiny": tiny, "unimportant": unimportant}
+
+
+@pytest.mark.parametrize("ggml_type", sorted(LATTICES), ids=type_name)
+@pytest.mark.parametrize("case", CASES)
+def test_corners_are_llama_cpps(quantisers, case, ggml_type):
+    expected = json.loads(CORNERS.read_text(encoding="utf-8"))[case][type_name(ggml_type)]
+    assert digest(quantisers.rows(ggml_type, *CASES[case]())) == expected
 
 
 def test_points_of_iq3_s_close_up_behind_a_sub_block_of_zeros(quantisers):

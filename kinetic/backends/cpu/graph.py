@@ -65,3 +65,7 @@ class GraphOps:
 
     def outputs(self, x: Node) -> Node:
         return self._node("outputs", x.width, x)
+
+    def tap(self, x: Node, name: str) -> Node:
+        self._node("tap", x.width, x, name=name)
+        return x

@@ -45,6 +45,8 @@ class Tape:
     """Each rotation and the program slot of its table."""
     groups: list[tuple[int, int]]
     """Query heads that share a key head, and the program slot of the blocks made for that number."""
+    taps: dict[str, tuple[Node, Buffer]] = field(default_factory=dict)
+    """Copies of activations that somebody wants to see, by name."""
     keep: list[object] = field(default_factory=list)
 
 
@@ -65,30 +67,32 @@ class Planner:
         self._all: list[Buffer] = []
         self._constants: dict[float, NDArray[np.float32]] = {}
         self._cache, self._parts = Buffer(np.zeros(0, np.uint8)), Buffer(np.zeros(0, np.uint8))
+        self._taps: dict[str, tuple[Node, Buffer]] = {}
         self._ropes: dict[Rope, int] = {}
         self._groups: dict[int, int] = {}
         self._slots = tape.FIRST_FREE
         self._rows = allocate(8 * capacity).view(np.int64)
 
     def plan(self, nodes: Sequence[Node]) -> Tape:
-        """Nodes in the order they were made; the last one is the logits."""
-        self._pending = {node: len(node.uses) for node in nodes}
+        """Nodes in the order they were made; the last one, taps aside, is the logits."""
+        logits = [node for node in nodes if node.op != "tap"][-1]
+        self._pending = {node: len(node.uses) + (node is logits) for node in nodes}
         fused = _fused(nodes)
         embed = next(node for node in nodes if node.op == "embed")
         embedded = self._buffers[embed] = self._float_buffer(embed)
         for node in nodes[1:]:
             if node not in fused:
                 getattr(self, f"_{node.op}")(node)
-        code = np.array(self._code, np.int64)
         return Tape(
-            code=code,
+            code=np.array(self._code, np.int64),
             embed=embed,
             embedded=embedded,
-            logits=self._buffers[nodes[-1]],
-            vocab_size=nodes[-1].width,
+            logits=self._buffers[logits],
+            vocab_size=logits.width,
             output_rows=self._rows,
             ropes=list(self._ropes.items()),
             groups=list(self._groups.items()),
+            taps=self._taps,
             keep=[self._constants, self._store, self._all],
         )
 
@@ -320,6 +324,16 @@ class Planner:
         words = [x.address, out.address, x.stride, node.width, address(self._rows)]
         self._emit(tape.GATHER, node, words, [(x, None)], [(out, ("rows", node.rows))])
         self._finish(node, out)
+
+    def _tap(self, node: Node) -> None:
+        """A copy that nothing overwrites. It is a reader as any other, so what it reads is not fused away."""
+        source = node.inputs[0]
+        x, out = self._buffers[source], self._float_buffer(node)
+        rows = ("rows", node.rows)
+        words = [x.address, out.address, x.stride, node.width, self._constant(1.0)]
+        self._emit(tape.SCALE, node, words, [(x, rows)], [(out, rows)])
+        self._done_with(source)
+        self._taps[node["name"]] = node, out
 
     def _finish(self, node: Node, out: Buffer) -> None:
         self._done_with(*node.inputs)

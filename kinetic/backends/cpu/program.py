@@ -12,8 +12,9 @@ from kinetic.backends import rope_tables
 from kinetic.backends.base import CHUNK, Attention, Forward, Rope
 from kinetic.backends.control_word import default_rounding
 from kinetic.backends.cpu import tape
+from kinetic.backends.cpu.barriers import Buffer
 from kinetic.backends.cpu.core_limits import attention_units, part_bytes, scratch_bytes
-from kinetic.backends.cpu.graph import GraphOps, Node
+from kinetic.backends.cpu.graph import OUTPUT_ROWS, GraphOps, Node
 from kinetic.backends.cpu.layout import TILE
 from kinetic.backends.cpu.memory import address, allocate, round_up
 from kinetic.backends.cpu.native import Kernels
@@ -29,8 +30,8 @@ from kinetic.types import Batch, PackCache
 INSERTED = 256
 """Up to this many best candidates are kept in order while scanning; more are sorted afterwards."""
 
-CAPACITY = 512
-"""Rows of one pass; longer batches are cut, which cannot change a bit."""
+CAPACITY, TAPPED = 512, 128
+"""Rows of one pass, and of one whose activations are kept: longer batches are cut, which cannot change a bit."""
 
 
 class CpuProgram:
@@ -44,6 +45,7 @@ class CpuProgram:
     ) -> None:
         self._kernels = kernels
         self._threads = threads
+        self._capacity = TAPPED if any(node.op == "tap" for node in nodes) else CAPACITY
         layout = PageLayout(layers)
         self._pages = Pages(layout)
         self._tape: Tape = self._plan(nodes, layout, packs)
@@ -54,6 +56,7 @@ class CpuProgram:
         self._parts = allocate(0)
         self._blocks = {slot: np.zeros((CAPACITY, 2), np.int64) for _, slot in self._tape.groups}
         self._tables: dict[Rope, F32] = {}
+        self._seen: dict[str, list[F32]] = {}
         self._prepare(scratch_bytes(layers, nodes))
         self._workers = Workers(kernels, self._program, threads)
         self._candidates = _CandidateBuffers(self.vocab_size)
@@ -65,7 +68,7 @@ class CpuProgram:
         pack = self._pack = open_pack(packs, table, weights)
         is_read = pack is not None and weights.read(pack)
         with default_rounding():
-            made = Planner(self._kernels, weights, layout, CAPACITY).plan(nodes)
+            made = Planner(self._kernels, weights, layout, self._capacity).plan(nodes)
         if not is_read:
             if not weights.holds(table):
                 check_table(table)
@@ -85,7 +88,8 @@ class CpuProgram:
 
     def run(self, batch: Batch) -> F32:
         """See ``base.Program.run``."""
-        parts = [self._pass(part) for part in split(batch, CAPACITY)]
+        self._seen = {name: [] for name in self._tape.taps}
+        parts = [self._pass(part) for part in split(batch, self._capacity)]
         if self._pack is not None:
             self._pack.write_beside()  # not before: the first answer should not wait for it
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
@@ -101,9 +105,12 @@ class CpuProgram:
         self._refresh_tables(longest)
         self._refresh_blocks(batch)
         self._workers.run()
-        stride = self._tape.logits.stride // 4
-        logits = self._tape.logits.data.view(np.float32)[: outputs * stride].reshape(outputs, stride)
-        return logits[:, : self.vocab_size].copy()
+        for name, (node, buffer) in self._tape.taps.items():
+            self._seen[name].append(_copy(buffer, outputs if node.rows == OUTPUT_ROWS else rows, node.width))
+        return _copy(self._tape.logits, outputs, self.vocab_size)
+
+    def taps(self) -> dict[str, F32]:
+        return {name: np.concatenate(parts) for name, parts in self._seen.items()}
 
     def _page_tables(self, batch: Batch) -> list[int]:
         """Each row's page table. A table moves when it grows, so all grow before any address is taken."""
@@ -207,6 +214,12 @@ class _CandidateBuffers:
             order = np.argsort(-values, kind="stable")[: k or None]
             ids, values = ids[order], values[order]
         return ids, values
+
+
+def _copy(buffer: Buffer, rows: int, width: int) -> F32:
+    """float32 [rows, width] of a buffer of activations."""
+    stride = buffer.stride // 4
+    return buffer.data.view(np.float32)[: rows * stride].reshape(rows, stride)[:, :width].copy()
 
 
 def split(batch: Batch, size: int) -> list[Batch]:

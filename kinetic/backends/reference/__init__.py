@@ -22,12 +22,18 @@ class ReferenceProgram:
     def __init__(self, forward: Forward) -> None:
         self._forward = forward
         self._caches: dict[tuple[int, int], Cache] = {}
+        self._taps: dict[str, F32] = {}
 
     def run(self, batch: Batch) -> F32:
         # What overflows becomes an infinity and is refused where a token is drawn; a warning would say it twice.
         with default_rounding(), np.errstate(all="ignore"):
-            logits: F32 = self._forward(ReferenceOps(batch, self._caches))
+            ops = ReferenceOps(batch, self._caches)
+            logits: F32 = self._forward(ops)
+        self._taps = ops.taps
         return logits
+
+    def taps(self) -> dict[str, F32]:
+        return self._taps
 
     def truncate(self, sequence: int, length: int) -> None:
         for key in [key for key in self._caches if key[0] == sequence]:

@@ -45,6 +45,7 @@ class ReferenceOps:
     def __init__(self, batch: Batch, caches: dict[tuple[int, int], Cache]) -> None:
         self.batch = batch
         self.caches = caches
+        self.taps: dict[str, F32] = {}
 
     def embed(self, table: Weight) -> F32:
         fmt = by_type(table.ggml_type, table.name)
@@ -102,3 +103,7 @@ class ReferenceOps:
 
     def outputs(self, x: F32) -> F32:
         return x[np.array(self.batch.outputs, np.int64)]
+
+    def tap(self, x: F32, name: str) -> F32:
+        self.taps[name] = x.copy()
+        return x
