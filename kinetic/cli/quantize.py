@@ -157,7 +157,7 @@ def _dry_run(options: Namespace, recipe: Recipe, matrix: Any) -> int:
         else:
             _print_plan(plan)
             print(f"{_sizes(done)} of tensors, {sum(part.size() for part in plan.parts):,} bytes of file")
-            _list_substitutions(done)
+        _list_substitutions(done)
         try:
             plan.check()
         except UsageError as error:
@@ -182,10 +182,10 @@ def _print_plan(plan: Plan) -> None:
 def _print_done(options: Namespace, done: Quantised) -> None:
     if options.json:
         _print_json(done)
-        return
-    for path in done.paths:
-        print(f"{path}: {path.stat().st_size:,} bytes")
-    print(f"{_sizes(done)} of tensors")
+    else:
+        for path in done.paths:
+            print(f"{path}: {path.stat().st_size:,} bytes")
+        print(f"{_sizes(done)} of tensors")
     _list_substitutions(done)
 
 

@@ -62,7 +62,7 @@ def read(text: str) -> Settings:
         file_type(words[0]),
         output_type=tensor_type(once["--output-tensor-type"]) if "--output-tensor-type" in once else "",
         embedding_type=tensor_type(once["--token-embedding-type"]) if "--token-embedding-type" in once else "",
-        tensor_types=tuple(map(_tensor_type, given.get("--tensor-type", ()))),
+        tensor_types=tuple(map(parse_tensor_type, given.get("--tensor-type", ()))),
         pure="--pure" in once,
         leave_output="--leave-output-tensor" in once,
         allow_requantize="--allow-requantize" in once,
@@ -91,13 +91,6 @@ def _options(words: Iterable[str]) -> dict[str, list[str]]:
             raise _bad(f"{name} is given twice")
         given.setdefault(name, []).append(value)
     return given
-
-
-def _tensor_type(text: str) -> tuple[str, str]:
-    try:
-        return parse_tensor_type(text)
-    except OverflowError as error:  # Repeated more often than Python's expressions can count.
-        raise _bad(f"{text!r} is no pattern: {error}") from None
 
 
 def _matrix(given: dict[str, list[str]]) -> tuple[str, tuple[str, ...], tuple[str, ...]]:

@@ -48,9 +48,10 @@ def old_matrix(path, entries, tail=b""):
 
 
 def test_matrix_as_gguf(tmp_path):
-    sums, counts = [[1, 2, 3], [4, 5, 6], [7, 8, 9]], [[3], [0], [2.4]]
+    sums, counts = [[1, 2, 3], [4, 5, 6], [7, 8, 9]], [[3], [0], [2.6]]
     found = read_importance(matrix(tmp_path / "m.gguf", {"a": (sums, counts), "b": ([[1, 0]], [[3]])}))
-    assert found.entries["a"].tolist() == [*(np.float32([1, 2, 3]) / np.float32(3)), 1, 1, 1, 3.5, 4, 4.5]
+    first, last = np.float32([1, 2, 3]) / np.float32(3), np.float32([7, 8, 9]) / np.float32(3)
+    assert found.entries["a"].tolist() == [*first, 1, 1, 1, *last]
     assert found.entries["b"].tolist() == [np.float32(1) / np.float32(3), 0]
     assert (found.dataset, found.chunks) == ("a.txt", 7)
 
@@ -161,6 +162,15 @@ def test_odd_keys_of_the_source(tmp_path):
     found = keys_of(tmp_path / "o.gguf")
     assert found["words"][1] == ["a", "", "c"] and not any(key.startswith("split.") for key in found)
     assert next(iter(found.items())) == ("general.alignment", ("UINT32", 32))
+
+
+def test_a_matrix_of_one_row_has_one_dimension(tmp_path):
+    writer = GgufWriter().keys(LLAMA).tensor("a.weight", np.ones((1, 32), np.float16))
+    writer.tensor("b.weight", np.ones((2, 1, 32), np.float16)).write(tmp_path / "m.gguf")
+    quantize(tmp_path / "m.gguf", tmp_path / "o.gguf", "Q8_0")
+    with Gguf.open(tmp_path / "o.gguf") as made:
+        assert made.tensors["a.weight"].shape == (32,) and made.tensors["a.weight"].ggml_type == 1
+        assert made.tensors["b.weight"].shape == (2, 1, 32) and made.tensors["b.weight"].ggml_type == 8
 
 
 @pytest.mark.parametrize(("stored", "expected"), [(None, 1024 | 1), (15, 15)])
