@@ -28,6 +28,8 @@ SLICE = 1 << 18
 """Values that a thread takes at a time, 1 MiB as float32: it stays in a core's own cache."""
 AHEAD = 3
 """Slices a thread that may wait for being written."""
+MOST_THREADS = 256
+"""More would only hold memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class Converter:
 
     def __init__(self, plan: Plan, threads: int, news: Callable[[str], None] | None = None) -> None:
         """Compiles kernels that are not yet there, after saying so to ``news``."""
-        self.source, self.threads = plan.source, threads
+        self.source, self.threads = plan.source, min(threads, MOST_THREADS)
         self.quantisers = Quantisers(plan.kernels, news)
 
     def pieces(self, steps: Iterable[Step]) -> Iterator[tuple[Step, Raw]]:

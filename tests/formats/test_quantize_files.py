@@ -167,6 +167,8 @@ def test_beside_llama_quantize(llama_quantize, tmp_path, name, options):
 @pytest.mark.parametrize("shape", ["heads-4", "experts-8", "rows-of-96"])
 @pytest.mark.parametrize("entry", FILE_TYPES, ids=lambda entry: entry.name)
 def test_every_type_beside_llama_quantize(llama_quantize, tmp_path, entry, shape):
+    if (entry.name, shape) == ("Q1_0", "rows-of-96"):
+        pytest.skip("neither program has a type that stands in for blocks of 128")
     require(entry.tensor_type)
     model = write_model(tmp_path / "m.gguf", shape)
     matrix = os.path.relpath(old_matrix(tmp_path / "m.dat", model))
