@@ -170,8 +170,9 @@ def summary(plan: Plan, paths: Iterable[Path] = ()) -> Quantised:
 
 
 def default_target(source: Name, name: str, keep_split: bool = False) -> Path:
-    """Where llama-quantize writes if it is told no name: beside the source."""
-    return Path(source).with_name(f"ggml-model-{name}" + ("" if keep_split else ".gguf"))
+    """Where llama-quantize writes if it is told no name: beside the source, or here for a name of `kinetic models`."""
+    folder = Path(source).expanduser().parent if os.path.lexists(os.path.expanduser(source)) else Path()
+    return folder / (f"ggml-model-{name}" + ("" if keep_split else ".gguf"))
 
 
 def target_paths(target: Name, plan: Plan) -> list[Path]:

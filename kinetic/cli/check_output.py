@@ -90,9 +90,11 @@ def _other(a: Setting, words: list[str]) -> Setting:
 
 def _count(name: str, given: Mapping[str, str]) -> int:
     least = 1 if name == "rows" else 0
-    if not given[name].isascii() or not given[name].isdigit() or int(given[name]) < least:
-        raise UsageError(f"{name}={given[name]} is no number of {name}: give {least} or more", name="BAD_SETTING")
-    return int(given[name])
+    text = given[name]
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= least):
+        problem = f"{name}={text[:20]} is no number of {name}: give {least} or more, in at most 9 digits"
+        raise UsageError(problem, name="BAD_SETTING")
+    return int(text)
 
 
 def _lines(outcome: Outcome) -> Iterator[str]:

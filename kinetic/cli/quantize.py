@@ -25,7 +25,8 @@ def _type_line(entry: FileType) -> str:
 
 EPILOG = """\
 The arguments are those of llama-quantize, and so is every byte of the file (llama.cpp b11434).
-Without OUT it is ggml-model-TYPE.gguf beside IN; what is there already is never overwritten.
+Without OUT it is ggml-model-TYPE.gguf beside IN, or in this folder where IN is a name from
+`kinetic models`; what is there already is never overwritten.
 Tensors whose rows don't divide into a type's blocks get another, and are listed in the end.
 
 types, by name or number:
@@ -36,7 +37,9 @@ def add(commands: Subcommands) -> None:
     usage = "kinetic quantize [options] IN [OUT] TYPE [THREADS]"
     parser = commands.add_parser("quantize", help=HELP, description=HELP.capitalize() + ".", epilog=EPILOG, usage=usage)
     parser.add_argument(
-        "source", metavar="IN", help="a .gguf file, best of F32, BF16 or F16, or any part of a split one"
+        "source",
+        metavar="IN",
+        help="a .gguf file, best of F32, BF16 or F16, any part of a split one, or a name of `kinetic models`",
     )
     parser.add_argument("words", nargs="+", metavar="[OUT] TYPE [THREADS]",
                         help="the new file, its type, and threads instead of one for each core")  # fmt: skip
@@ -114,8 +117,9 @@ def _read_words(options: Namespace) -> tuple[str, str, int]:
         problem = "TYPE is missing" if len(words) < 2 else f"there is a word too many: {words[3]!r}"
         raise UsageError(f"{problem} (`kinetic quantize --help` lists what is possible)", name="BAD_ARGUMENTS")
     threads = words[2] if len(words) == 3 else "0"
-    if not threads.isascii() or not threads.isdigit():
-        raise UsageError(f"THREADS must be a number, which {threads!r} is not", name="BAD_ARGUMENTS")
+    if not (threads.isascii() and threads.isdigit() and len(threads) < 10):
+        problem = f"THREADS must be a number of at most 9 digits, which {threads[:20]!r} is not"
+        raise UsageError(problem, name="BAD_ARGUMENTS")
     if options.max_buffer_size < 1:
         raise UsageError("--max-buffer-size must be 1 or more", name="BAD_ARGUMENTS")
     return words[0], words[1], int(threads)

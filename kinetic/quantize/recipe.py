@@ -66,7 +66,7 @@ def parse_tensor_type(text: str) -> tuple[str, str]:
 def parse_layers(text: str) -> frozenset[int]:
     """``L0,L1,L2`` -> layer numbers. Raises UsageError."""
     words = text.split(",")
-    if not all(word.isascii() and word.isdigit() for word in words):
+    if not all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
         raise UsageError(f"{text!r} is no list of layers, as in 3,4,5", name="BAD_LAYERS")
     return frozenset(map(int, words))
 
@@ -78,6 +78,8 @@ def parse_override(text: str) -> Override:
     """
     key, equals, rest = text.partition("=")
     kind, colon, value = rest.partition(":")
+    if not is_utf8(key):
+        raise _bad_override(ascii(text), "its key must be UTF-8")
     if not (key and equals and colon) or len(key.encode()) > LONGEST_KEY:
         raise _bad_override(text, "it must be KEY=TYPE:VALUE, with a key of at most 127 bytes")
     if kind not in _CONVERT:
@@ -89,6 +91,11 @@ def parse_override(text: str) -> Override:
     if key == "general.alignment" and override != Override(key, "UINT32", 32):
         raise _bad_override(text, "the alignment of a written file is 32")
     return override
+
+
+def is_utf8(text: str) -> bool:
+    """Not so where the command line holds other bytes, which Python passes on as lone surrogates."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _bad_override(text: str, problem: str) -> UsageError:

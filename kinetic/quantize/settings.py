@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kinetic.errors import UsageError
-from kinetic.quantize.recipe import Override, Recipe, parse_layers, parse_override, parse_tensor_type
+from kinetic.quantize.recipe import Override, Recipe, is_utf8, parse_layers, parse_override, parse_tensor_type
 from kinetic.quantize.types import file_type, tensor_type
 
 FLAG, ONCE, REPEATED = "flag", "once", "repeated"
@@ -49,6 +49,8 @@ class Settings:
 
 def read(text: str) -> Settings:
     """Raises UsageError."""
+    if not is_utf8(text):
+        raise _bad(f"the settings {text!r} are not UTF-8")
     try:
         words = shlex.split(text)
     except ValueError as error:

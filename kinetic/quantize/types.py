@@ -84,8 +84,9 @@ BLOCKS: Final = {name: block for name, block, _ in TYPES.values()}
 
 def find_file_type(text: str) -> FileType | None:
     """By name or number, capitals or not; None if there is none."""
+    number = (text.lstrip("0") or "0") if text.isascii() and text.isdigit() else ""
     for file_type in FILE_TYPES:
-        if text.upper() == file_type.name or (text.isascii() and text.isdigit() and int(text) == file_type.number):
+        if text.upper() == file_type.name or number == str(file_type.number):
             return file_type
     return None
 

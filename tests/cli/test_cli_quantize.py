@@ -76,6 +76,22 @@ def test_without_a_name(quantize, model, tmp_path):
     assert files(tmp_path) == ["ggml-model-Q8_0.gguf", "m-F16.gguf"]
 
 
+@pytest.mark.parametrize("source", [".", "/"])
+def test_a_folder_without_a_name(quantize, source):
+    refused(quantize(source, "Q4_0", code=3), f"{source} is a folder")
+
+
+def test_a_name_of_a_model_without_a_name(quantize, model, tmp_path, monkeypatch):
+    """The new file is here, not among the models that were pulled."""
+    monkeypatch.setenv("KINETIC_HOME", str(tmp_path / "home"))
+    (tmp_path / "home" / "models").mkdir(parents=True)
+    (tmp_path / "here").mkdir()
+    model.rename(tmp_path / "home" / "models" / "tiny.gguf")
+    monkeypatch.chdir(tmp_path / "here")
+    assert quantize("tiny", "Q8_0", "1", "-q").out.startswith("ggml-model-Q8_0.gguf: ")
+    assert files(tmp_path / "here") == ["ggml-model-Q8_0.gguf"]
+
+
 def test_dry_run(quantize, model, tmp_path):
     said = quantize(model, tmp_path / "o.gguf", "Q4_0", "--dry-run")
     assert files(tmp_path) == ["m-F16.gguf"]
@@ -110,6 +126,10 @@ def test_dry_run_tells_of_a_matrix_that_is_needed(quantize, tmp_path):
         (["OUT", "Q9"], 2, "'Q9' is no type"),
         (["OUT"], 2, "TYPE is missing"),
         (["OUT", "Q8_0", "two"], 2, "THREADS"),
+        (["OUT", "Q8_0", "9" * 5000], 2, "THREADS"),
+        (["OUT", "9" * 5000], 2, "is no type"),
+        (["OUT", "Q8_0", "--prune-layers", "9" * 5000], 2, "list of layers"),
+        (["OUT", "Q8_0", "--override-kv", "\udcff=int:1"], 2, "its key must be UTF-8"),
         (["OUT", "Q8_0", "2", "3"], 2, "word too many: '3'"),
         (["OUT", "Q8_0", "--max-buffer-size", "0"], 2, "--max-buffer-size"),
         (["OUT", "Q8_0", "--output-tensor-type", "q9"], 2, "'q9' is no tensor type"),

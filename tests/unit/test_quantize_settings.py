@@ -58,6 +58,8 @@ def test_every_type(entry):
     [
         ("", "type is missing"),
         ("Q9", "'Q9' is no type"),
+        ("Q8_0 --include-weights \udcff", "are not UTF-8"),
+        (f"Q4_0 --prune-layers {'9' * 5000}", "list of layers"),
         ("Q8_0 'a", "can't be read as words"),
         ("Q8_0 --keep-split", "'--keep-split' is no setting"),
         ("Q8_0 --pure=1", "'--pure=1' is no setting"),
