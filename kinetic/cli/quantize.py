@@ -27,6 +27,8 @@ EPILOG = """\
 The arguments are those of llama-quantize, and so is every byte of the file (llama.cpp b11434).
 Without OUT it is ggml-model-TYPE.gguf beside IN, or in this folder where IN is a name from
 `kinetic models`; what is there already is never overwritten.
+Patterns of --tensor-type are ECMAScript's, less what programs read differently: . | * + ? {2,3} ^ $
+[a-z] ( ) (?: ) (?! ) \\d \\w \\s \\b, with \\ before a character that stands for itself.
 Tensors whose rows don't divide into a type's blocks get another, and are listed in the end.
 
 types, by name or number:

@@ -6,14 +6,14 @@ choice. Then a type whose blocks don't divide the rows gives way to another, whi
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from kinetic.errors import UnsupportedModel, UsageError
 from kinetic.gguf_types import PLAIN_TYPES
 from kinetic.quantize.facts import Facts
 from kinetic.quantize.mixture import Mixture
+from kinetic.quantize.patterns import Pattern, first
 from kinetic.quantize.recipe import Recipe
 from kinetic.quantize.tensors import EMBEDDINGS, Kind, kind_of, may_change
 from kinetic.quantize.types import BLOCKS
@@ -45,24 +45,21 @@ class Choice(NamedTuple):
 
 
 def choose(tensors: Sequence[Asked], recipe: Recipe, facts: Facts, has_importance: bool) -> Iterator[Choice]:
-    """One choice for each tensor; they must come in the file's order. Raises UsageError and UnsupportedModel."""
+    """One choice for each tensor, in the file's order. Raises UsageError, UnsupportedModel and LimitExceeded."""
     kinds = [kind_of(tensor.name) for tensor in tensors]
     mixture = Mixture(recipe, facts, kinds, has_importance)
-    patterns = [(re.compile(pattern), name) for pattern, name in recipe.tensor_types]
+    patterns = [(Pattern(pattern), name) for pattern, name in recipe.tensor_types]
     for tensor, kind in zip(tensors, kinds, strict=True):
         yield _choose(tensor, kind, mixture, patterns)
 
 
-Patterns = Iterable[tuple[re.Pattern[str], str]]
-
-
-def _choose(tensor: Asked, kind: Kind, mixture: Mixture, patterns: Patterns) -> Choice:
+def _choose(tensor: Asked, kind: Kind, mixture: Mixture, patterns: Sequence[tuple[Pattern, str]]) -> Choice:
     recipe, default = mixture.recipe, mixture.default
     is_left = recipe.leave_output and kind == Kind.OUTPUT
     if recipe.copies or is_left or not may_change(tensor.name, tensor.shape, mixture.facts.architecture):
         return Choice(tensor.tensor_type, tensor.tensor_type, False)
-    named = next((name for pattern, name in patterns if pattern.search(tensor.name)), "")
-    # The embedding of each layer is a large table of its own, so it may be named apart from the main one.
+    named = first(patterns, tensor.name)
+    # A pattern comes before the option, but not for token_embd.
     if recipe.embedding_type and kind == Kind.EMBEDDING and not (named and tensor.name != EMBEDDINGS[0]):
         return _given(tensor, recipe.embedding_type)
     if recipe.output_type and kind == Kind.OUTPUT:

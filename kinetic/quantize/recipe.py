@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from struct import error as StructError
 from struct import pack
 
 from kinetic.errors import UsageError
+from kinetic.quantize.patterns import Pattern
 from kinetic.quantize.types import FileType, tensor_type
 
 Value = int | float | bool | bytes
@@ -35,7 +35,7 @@ class Recipe:
     """For ``output.weight``, and the embedding that takes its place; "" leaves the choice to the rules."""
     embedding_type: str = ""
     tensor_types: tuple[tuple[str, str], ...] = ()
-    """Regular expressions searched for in tensor names, and the type of what the first match names."""
+    """Regular expressions (patterns.py) searched for in tensor names, and the type of what the first match names."""
     pure: bool = False
     leave_output: bool = False
     allow_requantize: bool = False
@@ -56,10 +56,7 @@ def parse_tensor_type(text: str) -> tuple[str, str]:
     if not (pattern and equals and name):
         raise UsageError(f"{text!r} is no NAME=TYPE, as in attn_q=q8_0", name="BAD_TENSOR_TYPE")
     pattern = pattern.lower()
-    try:
-        re.compile(pattern)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise UsageError(f"{pattern!r} is no regular expression: {error}", name="BAD_PATTERN") from None
+    Pattern(pattern)
     return pattern, tensor_type(name)
 
 

@@ -311,6 +311,7 @@ def test_bytes_at_the_end(changed, shared):
         ({"files": []}, "UNKNOWN_SETTINGS", "too few files"),
         ({"settings": "Q4_K_M --imatrix im.gguf"}, "UNKNOWN_SETTINGS", "too few files"),
         ({"settings": "IQ1_S"}, "CANNOT_REDO", "importance matrix"),
+        ({"settings": "Q4_K_M --tensor-type '[]a]ttn=Q8_0'"}, "UNKNOWN_SETTINGS", "programs differ on what []"),
         ({"settings": "Q4_0", "tool_version": "9.9"}, "OTHER_VERSION", "made by version 9.9"),
     ],
 )

@@ -70,6 +70,7 @@ def test_every_type(entry):
         ("Q8_0 --include-weights a --exclude-weights b", "exclude each other"),
         ("Q8_0 --tensor-type '(=q8_0'", "no regular expression"),
         ("Q8_0 --tensor-type 'a{99999999999999999999}=q8_0'", "no regular expression"),
+        (r"Q8_0 --tensor-type 'blk\.[[:digit:]]=q8_0'", "programs differ on a ["),
         ("Q8_0 --output-tensor-type q9", "'q9' is no tensor type"),
     ],
 )
