@@ -19,7 +19,7 @@ from kinetic.backends.cpu.quantise import Quantisers
 from kinetic.bits import F32, bf16_to_f32
 from kinetic.errors import NonFinite, UnsupportedModel
 from kinetic.formats import RUNNABLE, by_type, check_scales
-from kinetic.gguf_types import type_name
+from kinetic.gguf_types import TYPES, type_name
 from kinetic.quantize.plan import FLOATS, Plan, Step
 
 Raw = NDArray[np.uint8]
@@ -30,6 +30,10 @@ AHEAD = 3
 """Slices a thread that may wait for being written."""
 MOST_THREADS = 256
 """More would only hold memory."""
+
+
+_FLOATS_FIRST = {"F64": ("<f8", 1), "Q8_1": ("<f2", 2), "Q8_K": ("<f4", 1)}
+"""How blocks begin of types that are only copied: floats of a kind, how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +136,26 @@ def floats(part: Slice) -> F32:
 def _check_copied(part: Slice) -> None:
     """What is no number is refused in tensors that stay as they are too."""
     ggml_type = part.step.source.ggml_type
-    if ggml_type in RUNNABLE:
-        if type_name(ggml_type) in FLOATS:
-            floats(part)
-        else:
-            check_scales(by_type(ggml_type, part.step.source.name), part.raw, part.step.source.name)
+    stored = type_name(ggml_type)
+    if stored in FLOATS:
+        floats(part)
+    elif ggml_type in RUNNABLE:
+        check_scales(by_type(ggml_type, part.step.source.name), part.raw, part.step.source.name)
+    elif stored in _FLOATS_FIRST:
+        _check_first(part, *_FLOATS_FIRST[stored])
+
+
+def _check_first(part: Slice, kind: str, count: int) -> None:
+    """Of each block only the floats it begins with, since this build has no decoder for the type."""
+    _, block, size = TYPES[part.step.source.ggml_type]
+    blocks = part.raw.reshape(len(part.raw), -1, size)[:, :, : np.dtype(kind).itemsize * count]
+    found = np.ascontiguousarray(blocks).view(kind)
+    finite = np.isfinite(found)
+    if not finite.all():
+        row, column, which = np.argwhere(~finite)[0]
+        place = f"tensor {part.step.source.name!r}, row {part.first + row}, column {block * column}"
+        problem = f"{place}: {found[row, column, which]} is not finite: the file is damaged, or its training went wrong"
+        raise UnsupportedModel(problem, name="UNUSABLE_WEIGHT")
 
 
 def _as_float(values: F32, chosen: str, part: Slice) -> Raw:

@@ -169,6 +169,33 @@ def test_values_that_are_not_finite(quantize, tmp_path, kind, name, value):
     assert files(tmp_path) == ["m.gguf"]
 
 
+@pytest.mark.parametrize(
+    ("ggml_type", "block", "size", "kind", "at"),
+    [(28, 1, 8, "<f8", 0), (9, 32, 36, "<f2", 0), (9, 32, 36, "<f2", 1), (15, 256, 292, "<f4", 0)],
+    ids=["F64", "Q8_1-d", "Q8_1-s", "Q8_K"],
+)
+@pytest.mark.parametrize("name", ["Q8_0", "COPY"])
+def test_floats_of_types_that_are_only_copied(quantize, tmp_path, ggml_type, block, size, kind, at, name):
+    """In row 3 of 4, the 6th of 8 blocks. What is no float may hold any bits."""
+    blocks = np.full((4, 8, size), 0xFF, np.uint8)
+    floats = np.dtype(kind).itemsize * (at + 1)
+    blocks[:, :, :4] = 0
+    blocks[:, :, :floats] = 0
+    model, out = tmp_path / "m.gguf", tmp_path / "o.gguf"
+
+    def write():
+        writer = GgufWriter().keys(KEYS).tensor("b.weight", np.ones((2, 32), np.float16))
+        writer.raw_tensor("a.bias", (4, 8 * block), ggml_type, blocks.tobytes()).write(model)
+
+    write()
+    quantize(model, out, name, "-q")
+    out.unlink()
+    blocks[3, 5, :floats] = np.array([0] * at + [-np.inf], kind).view(np.uint8)
+    write()
+    refused(quantize(model, out, name, code=11), f"tensor 'a.bias', row 3, column {5 * block}: -inf is not finite")
+    assert files(tmp_path) == ["m.gguf"]
+
+
 def test_values_that_are_too_large(quantize, tmp_path):
     rows = np.float32([[1] * 32, [1] * 31 + [1e9]])
     GgufWriter().keys(KEYS).tensor("a.weight", rows).write(tmp_path / "m.gguf")
