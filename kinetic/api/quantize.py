@@ -25,7 +25,7 @@ from kinetic.quantize.write import padded
 
 if TYPE_CHECKING:
     from kinetic.quantize.importance import Importance
-    from kinetic.quantize.plan import Part, Plan, Substitution
+    from kinetic.quantize.plan import Part, Plan, Substitution, Unweighted
 
 __all__ = [
     "Quantised",
@@ -58,6 +58,8 @@ class Quantised:
     values: int
     """Weights in all tensors."""
     substitutions: list[Substitution]
+    unweighted: Unweighted | None
+    """Tensors of which the importance matrix says nothing; None if there is no matrix."""
 
 
 def quantize(
@@ -163,6 +165,7 @@ def summary(plan: Plan, paths: Iterable[Path] = ()) -> Quantised:
         sum(step.nbytes for step in steps),
         sum(math.prod(step.source.shape) for step in steps),
         plan.substitutions(),
+        plan.unweighted(),
     )
 
 

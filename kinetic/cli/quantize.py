@@ -12,6 +12,7 @@ from kinetic.quantize.types import FILE_TYPES, FileType, find_file_type
 
 if TYPE_CHECKING:
     from kinetic.api.quantize import Quantised
+    from kinetic.quantize.importance import Importance
     from kinetic.quantize.plan import Plan, Step
     from kinetic.quantize.recipe import Recipe
 
@@ -29,7 +30,8 @@ Without OUT it is ggml-model-TYPE.gguf beside IN, or in this folder where IN is 
 `kinetic models`; what is there already is never overwritten.
 Patterns of --tensor-type are ECMAScript's, less what programs read differently: . | * + ? {2,3} ^ $
 [a-z] ( ) (?: ) (?! ) \\d \\w \\s \\b, with \\ before a character that stands for itself.
-Tensors whose rows don't divide into a type's blocks get another, and are listed in the end.
+Tensors whose rows don't divide into a type's blocks get another, and are listed in the end. So are
+those without importance where there is a matrix.
 
 types, by name or number:
 """ + "".join(_type_line(entry) for entry in FILE_TYPES)
@@ -107,6 +109,7 @@ def main(options: Namespace) -> int:
             news=None if options.quiet else news,
         )
     _print_done(options, done)
+    _tell_importance(options, matrix, done)
     return 0
 
 
@@ -153,7 +156,7 @@ def _recipe(options: Namespace, name: str) -> Recipe:
 # -- what is said
 
 
-def _dry_run(options: Namespace, recipe: Recipe, matrix: Any) -> int:
+def _dry_run(options: Namespace, recipe: Recipe, matrix: Importance | None) -> int:
     from kinetic.api.quantize import planned, summary
 
     with planned(options.source, recipe, matrix, check=False) as plan:
@@ -164,6 +167,7 @@ def _dry_run(options: Namespace, recipe: Recipe, matrix: Any) -> int:
             _print_plan(plan)
             print(f"{_sizes(done)} of tensors, {sum(part.size() for part in plan.parts):,} bytes of file")
         _list_substitutions(done)
+        _tell_importance(options, matrix, done)
         try:
             plan.check()
         except UsageError as error:
@@ -208,6 +212,21 @@ def _list_substitutions(done: Quantised) -> None:
         news(f"{what}, {share:.1%} of the bytes: rows don't divide into {sub.wanted}'s blocks (as in {sub.example})")
 
 
+def _tell_importance(options: Namespace, matrix: Importance | None, done: Quantised) -> None:
+    """What was asked for and came to nothing: most often a matrix of another model."""
+    if matrix is None:
+        if options.include_weights or options.exclude_weights:
+            news("--include-weights and --exclude-weights do nothing without --imatrix")
+    elif not matrix.entries:
+        news(f"warning: --include-weights or --exclude-weights leave no tensor of {matrix.path}, so it was not used")
+    elif done.unweighted is not None:
+        count, all_made, example = done.unweighted
+        if count == all_made:
+            news(f"warning: {matrix.path} was not used, since it fits no tensor of this model: make one from it")
+        elif count:
+            news(f"{count} of {all_made} tensors had no importance (as in {example})")
+
+
 def _print_json(done: Quantised, plan: Plan | None = None) -> None:
     import json
 
@@ -217,6 +236,7 @@ def _print_json(done: Quantised, plan: Plan | None = None) -> None:
         "bytes": done.size,
         "weights": done.values,
         "substitutions": [sub._asdict() for sub in done.substitutions],
+        "without_importance": done.unweighted and done.unweighted._asdict(),
     }
     if plan is not None:
         said["tensors"] = [_step_json(step) for step in plan.steps]

@@ -184,9 +184,14 @@ def _unusable(part: Slice, good: NDArray[np.bool_], values: F32, problem: str) -
 
 
 def _too_large(part: Slice) -> UnsupportedModel:
-    """Its importance may be what is too large, as well."""
-    rows = f"rows {part.first} to {part.first + len(part.raw) - 1}"
-    problem = (
-        f"tensor {part.step.source.name!r} has values in {rows} that are too large for {part.step.choice.tensor_type}"
-    )
-    return UnsupportedModel(f"{problem}: use a type with more range, such as BF16", name="UNUSABLE_WEIGHT")
+    """What is too large may be a weight, or what weighs it."""
+    where = f"tensor {part.step.source.name!r} has values in rows {part.first} to {part.first + len(part.raw) - 1}"
+    chosen = part.step.choice.tensor_type
+    if part.importance is None:
+        problem = f"{where} that are too large for {chosen}: use a type with more range, such as BF16"
+    else:
+        problem = (
+            f"{where}, or an importance, that are too large for {chosen}: look at the matrix with"
+            " `kinetic imatrix --show-statistics`, or use a type with more range, such as BF16"
+        )
+    return UnsupportedModel(problem, name="UNUSABLE_WEIGHT")

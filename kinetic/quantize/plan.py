@@ -83,6 +83,16 @@ class Substitution(NamedTuple):
     example: str
 
 
+class Unweighted(NamedTuple):
+    """Tensors that are quantised without importance, though there is a matrix."""
+
+    tensors: int
+    of: int
+    """Of all that are quantised."""
+    example: str
+    """The first; "" if there is none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     source: Gguf
@@ -99,6 +109,14 @@ class Plan:
         """ggml type ids that rows will be quantised to."""
         made = {step.choice.tensor_type for step in self.steps if step.changes}
         return frozenset(TYPE_IDS[name] for name in made - set(FLOATS))
+
+    def unweighted(self) -> Unweighted | None:
+        """None without a matrix, or where nothing is quantised."""
+        made = [step for step in self.steps if step.changes and step.choice.tensor_type not in FLOATS]
+        if self.importance is None or not made:
+            return None
+        without = [step.name for step in made if step.importance is None]
+        return Unweighted(len(without), len(made), without[0] if without else "")
 
     def check(self) -> None:
         """Raises UsageError and UnsupportedModel for whatever could not be done to the end."""
