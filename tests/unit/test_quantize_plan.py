@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from kinetic.api.bundle import pack
 from kinetic.api.quantize import planned, quantize, read_importance, read_tensor_types, tensors
-from kinetic.errors import KineticError, Malformed, UnsupportedModel, UsageError
+from kinetic.errors import FileProblem, KineticError, Malformed, UnsupportedModel, UsageError
 from kinetic.gguf import Gguf
 from kinetic.quantize.recipe import Override, Recipe, parse_layers, parse_override, parse_tensor_type
 from kinetic.quantize.types import file_type
@@ -212,6 +213,27 @@ def test_the_model_in_a_bundle(tmp_path):
     quantize(model, tmp_path / "a.gguf", "Q8_0")
     quantize(tmp_path / "m.ktc", tmp_path / "b.gguf", "Q8_0")
     assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_source_that_changes_meanwhile(tmp_path, parts):
+    """Nothing is left, of any part: what was read first may be of one file, and what came last of another."""
+    rows = [{f"blk.{i}.a.weight": np.full((2, 32), i, np.float16)} for i in range(parts)]
+    source = write_split(tmp_path, "m", LLAMA, rows)[-1]
+    before = {path.name for path in tmp_path.iterdir()}
+    told = []
+
+    def change(done, total):
+        told.append(done)
+        with open(source, "r+b") as file:
+            file.seek(-1, 2)
+            file.write(b"?")
+        os.utime(source, ns=(1, len(told)))
+
+    target = tmp_path / "o.gguf"
+    call = {"keep_split": parts > 1, "progress": change}
+    assert source.name in refusal(FileProblem, "FILE_CHANGED", quantize, source, target, "Q8_0", **call)
+    assert told and {path.name for path in tmp_path.iterdir()} == before
 
 
 # -- settings from words
