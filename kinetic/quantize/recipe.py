@@ -100,13 +100,20 @@ def _bad_override(text: str, problem: str) -> UsageError:
 
 
 def _integer(text: str) -> tuple[str, Value]:
-    value = abs(int(text))
+    value = abs(int(_plain(text)))
     pack("<I", value)
     return "UINT32", value
 
 
+def _plain(text: str) -> str:
+    """Without the liberties of Python, which reads 1_0 and digits of other scripts too."""
+    if not text.isascii() or "_" in text or text != text.strip():
+        raise ValueError(text)
+    return text
+
+
 def _float(text: str) -> tuple[str, Value]:
-    value = float(text)
+    value = float(_plain(text))
     pack("<f", value)
     return "FLOAT32", value
 

@@ -215,6 +215,19 @@ def test_the_model_in_a_bundle(tmp_path):
     assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("layers", "name", "text"),
+    [({3, 50}, "MISSING_LAYER", "no layer 50 to prune: its last is 15"), (range(16), "NO_LAYER_LEFT", "every layer")],
+)
+def test_layers_that_can_not_be_pruned(tmp_path, layers, name, text):
+    model = write_model(tmp_path / "m.gguf", "heads-4")
+    prune = frozenset(layers)
+    assert text in refusal(UsageError, name, quantize, model, tmp_path / "o.gguf", "Q8_0", prune=prune)
+    model_with(model)
+    said = refusal(UsageError, "MISSING_LAYER", quantize, model, tmp_path / "o.gguf", "Q8_0", prune=frozenset({0}))
+    assert "it has none" in said and not (tmp_path / "o.gguf").exists()
+
+
 @pytest.mark.parametrize("parts", [1, 2])
 def test_a_source_that_changes_meanwhile(tmp_path, parts):
     """Nothing is left, of any part: what was read first may be of one file, and what came last of another."""
@@ -262,6 +275,7 @@ def test_bad_layers(text):
 @pytest.mark.parametrize(
     "text",
     ["a", "a=7", "a=int:", "a=int:x", f"a=int:{2**32}", "a=bool:yes", "a=float:1e39", f"a=str:{'x' * 128}", "a=u8:1"]
+    + ["a=int:1_0", "a=int: 1", "a=int:\u0663", "a=float:1_0", "a=float:1 ", "a=float:\u0663.0"]
     + ["=int:1", f"{'k' * 128}=int:1", "general.alignment=int:64", "general.alignment=str:32"],
 )
 def test_bad_overrides(text):
