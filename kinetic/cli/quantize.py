@@ -25,7 +25,8 @@ def _type_line(entry: FileType) -> str:
 
 
 EPILOG = """\
-The arguments are those of llama-quantize, and so is every byte of the file (llama.cpp b11434).
+The arguments are those of llama-quantize, and so is every byte of the file (llama.cpp b11434) but
+where IN is aligned otherwise than by 32 bytes: OUT says 32, where llama-quantize's can't be read.
 Without OUT it is ggml-model-TYPE.gguf beside IN, or in this folder where IN is a name from
 `kinetic models`; what is there already is never overwritten.
 Patterns of --tensor-type are ECMAScript's, less what programs read differently: . | * + ? {2,3} ^ $

@@ -149,6 +149,8 @@ def make_plan(source: Gguf, recipe: Recipe, importance: Importance | None = None
     if importance is not None and not importance.entries:
         importance = None
     shape = facts(source.metadata, recipe.overrides)
+    if not shape.architecture:
+        raise source.shards[0].bad("MISSING_KEY", "key 'general.architecture' is missing, or no text")
     names, layers_left = renamed(sorted(source.tensors, key=order), recipe.prune)
     if recipe.keep_split:
         places = source.tensors

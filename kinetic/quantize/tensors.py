@@ -99,10 +99,15 @@ def dimensions(shape: Sequence[int]) -> int:
 
 def may_change(name: str, shape: Sequence[int], architecture: str) -> bool:
     """Whether a tensor's type may be changed at all. ``shape`` is row-major."""
-    if dimensions(shape) < 2 or not name.endswith("weight") or name in _NEVER_WHOLE:
+    if dimensions(shape) < 2 or not _is_weight(name) or name in _NEVER_WHOLE:
         return False
     never = _NEVER + _NEVER_GLM5 if architecture == GLM5 else _NEVER
     return not any(part in name for part in never)
+
+
+def _is_weight(name: str) -> bool:
+    """llama-quantize wants the last "weight" at the length less 6; in five bytes that is -1, which means none there."""
+    return name.endswith("weight") or len(name.encode()) == 5
 
 
 def layer_of(name: str) -> int | None:

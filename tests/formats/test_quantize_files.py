@@ -163,6 +163,46 @@ def test_beside_llama_quantize(llama_quantize, tmp_path, name, options):
     assert (tmp_path / "ours.gguf").read_bytes() == (tmp_path / "theirs.gguf").read_bytes()
 
 
+def test_a_name_of_five_bytes_beside_llama_quantize(llama_quantize, tmp_path):
+    with Gguf.open(write_model(tmp_path / "m.gguf", "heads-4")) as source:
+        writer = GgufWriter().keys({key: source.metadata[key] for key in source.metadata})
+    for name in ("weigh", "éabc", "abcd", "abcdef"):
+        writer.tensor(name, np.ones((3, 32), np.float16))
+    writer.write(tmp_path / "m.gguf")
+    llama_quantize(tmp_path / "m.gguf", tmp_path / "theirs.gguf", "Q8_0")
+    quantize(tmp_path / "m.gguf", tmp_path / "ours.gguf", "Q8_0")
+    assert (tmp_path / "ours.gguf").read_bytes() == (tmp_path / "theirs.gguf").read_bytes()
+
+
+PATTERNS = [
+    r"blk\.(1[0-9]|2)\.ffn",
+    r"^(?!.*ffn).*weight$",
+    r"\bffn_up\b",
+    r"k\.\d{2,}\.",
+    r"(blk\.(1.?)+)+\.attn",
+    r"f*?_d",
+]
+PATTERNS += [
+    r"^.{18,20}$",
+    r"[\w-]k\.1\b",
+    r"()*ffn",
+    r"t]|up}?",
+    r"[a\-b]lk\.5",
+    r"[\]a]ttn_k",
+    r"(a|f)+n",
+    r"ffn|",
+    r"[^a-z._0-9]",
+]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_patterns_beside_llama_quantize(llama_quantize, tmp_path, pattern):
+    model = write_model(tmp_path / "m.gguf", "heads-4")
+    llama_quantize("--tensor-type", f"{pattern}=q8_0", model, tmp_path / "theirs.gguf", "Q4_0")
+    quantize(model, tmp_path / "ours.gguf", "Q4_0", tensor_types=(parse_tensor_type(f"{pattern}=q8_0"),))
+    assert (tmp_path / "ours.gguf").read_bytes() == (tmp_path / "theirs.gguf").read_bytes()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", ["heads-4", "experts-8", "rows-of-96"])
 @pytest.mark.parametrize("entry", FILE_TYPES, ids=lambda entry: entry.name)

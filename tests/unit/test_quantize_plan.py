@@ -10,7 +10,7 @@ import pytest
 
 from kinetic.api.bundle import pack
 from kinetic.api.quantize import planned, quantize, read_importance, read_tensor_types, tensors
-from kinetic.errors import FileProblem, KineticError, Malformed, UnsupportedModel, UsageError
+from kinetic.errors import FileProblem, KineticError, Malformed, MalformedGguf, UnsupportedModel, UsageError
 from kinetic.gguf import Gguf
 from kinetic.quantize.recipe import Override, Recipe, parse_layers, parse_override, parse_tensor_type
 from kinetic.quantize.types import file_type
@@ -172,6 +172,23 @@ def test_a_matrix_of_one_row_has_one_dimension(tmp_path):
     with Gguf.open(tmp_path / "o.gguf") as made:
         assert made.tensors["a.weight"].shape == (32,) and made.tensors["a.weight"].ggml_type == 1
         assert made.tensors["b.weight"].shape == (2, 1, 32) and made.tensors["b.weight"].ggml_type == 8
+
+
+@pytest.mark.parametrize(("name", "made"), [("weigh", 8), ("éabc", 8), ("abcd", 1), ("abcdef", 1), ("weight", 8)])
+def test_names_of_five_bytes(tmp_path, name, made):
+    """llama-quantize takes them for weights."""
+    writer = GgufWriter().keys(LLAMA).tensor(name, np.ones((2, 32), np.float16))
+    quantize(writer.write(tmp_path / "m.gguf"), tmp_path / "o.gguf", "Q8_0")
+    with Gguf.open(tmp_path / "o.gguf") as file:
+        assert file.tensors[name].ggml_type == made
+
+
+@pytest.mark.parametrize("keys", [{}, {"general.architecture": ""}, {"general.architecture": 7}])
+def test_a_file_that_is_no_model(tmp_path, keys):
+    writer = GgufWriter().keys(keys).tensor("a.weight", np.ones((2, 32), np.float16))
+    model = writer.write(tmp_path / "m.gguf")
+    refusal(MalformedGguf, "MISSING_KEY", quantize, model, tmp_path / "o.gguf", "Q8_0")
+    assert not (tmp_path / "o.gguf").exists()
 
 
 @pytest.mark.parametrize(("stored", "expected"), [(None, 1024 | 1), (15, 15)])
