@@ -90,11 +90,10 @@ def _other(a: Setting, words: list[str]) -> Setting:
 
 def _count(name: str, given: Mapping[str, str]) -> int:
     least = 1 if name == "rows" else 0
-    text = given[name]
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= least):
-        problem = f"{name}={text[:20]} is no number of {name}: give {least} or more, in at most 9 digits"
+    if not re.fullmatch("[0-9]{1,9}", given[name]) or int(given[name]) < least:
+        problem = f"{name}={given[name][:40]} is no number of {name}: give {least} or more, in 9 digits at most"
         raise UsageError(problem, name="BAD_SETTING")
-    return int(text)
+    return int(given[name])
 
 
 def _lines(outcome: Outcome) -> Iterator[str]:

@@ -148,7 +148,7 @@ def test_inside_and_outside(run, monkeypatch):
         ((), "name one other model"),
         (("b.gguf", "gemma.gguf"), "name one other model"),
         (("rows=0",), "rows=0"),
-        (("threads=" + "9" * 5000,), "in at most 9 digits"),
+        (("threads=" + "9" * 5000,), "in 9 digits at most"),
         (("threads=x",), "threads=x"),
         (("device=none",), "none"),
         (("gemma.gguf",), "other tokens"),
