@@ -144,6 +144,7 @@ def _report(matrix: Matrix, found: Perplexity | None, options: Namespace) -> int
 
 def _show(matrix: Matrix, options: Namespace) -> int:
     from kinetic.api import imatrix_statistics as statistics
+    from receipts.terminal import printable
 
     found = statistics.lines(matrix)
     if options.json:
@@ -154,7 +155,7 @@ def _show(matrix: Matrix, options: Namespace) -> int:
         c = statistics.compare([line.pair])
         layer = str(line.layer) if line.layer >= 0 else "-"
         print(
-            f"{layer:>5}  {line.name:40} {line.mean:10.4f} {line.deviation:10.4f} {line.skewness:10.4f}"
+            f"{layer:>5}  {printable(line.name):40} {line.mean:10.4f} {line.deviation:10.4f} {line.skewness:10.4f}"
             f" {line.kurtosis:10.4f} {line.evenness:8.2f} {line.energy:14.4f} {c.gain:8.2f} {c.distance:12.4f}"
             f" {c.correlation:8.4f} {c.covariance:10.4f}"
         )
