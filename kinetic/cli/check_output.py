@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
+from math import inf
 from typing import TYPE_CHECKING
 
 from kinetic.cli.parser import Subcommands, add_pack_cache
@@ -57,7 +58,7 @@ def main(options: Namespace) -> int:
 
     a = Setting(options.model)
     b = _other(a, options.other)
-    if options.floor is not None and not options.floor >= 0:
+    if options.floor is not None and not 0 <= options.floor < inf:
         raise UsageError("--floor is a divergence in nats, 0 or more", name="FLOOR")
     with Progress("reading", quiet=options.quiet) as bar:
         outcome = check(
@@ -90,8 +91,9 @@ def _other(a: Setting, words: list[str]) -> Setting:
 
 def _count(name: str, given: Mapping[str, str]) -> int:
     least = 1 if name == "rows" else 0
-    if not given[name].isascii() or not given[name].isdigit() or int(given[name]) < least:
-        raise UsageError(f"{name}={given[name]} is no number of {name}: give {least} or more", name="BAD_SETTING")
+    if not re.fullmatch("[0-9]{1,9}", given[name]) or int(given[name]) < least:
+        problem = f"{name}={given[name][:40]} is no number of {name}: give {least} or more, in 9 digits at most"
+        raise UsageError(problem, name="BAD_SETTING")
     return int(given[name])
 
 

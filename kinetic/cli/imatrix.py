@@ -176,7 +176,6 @@ LAYER_HEADING = f"{'layer':>5}  {'energy':>14} {'gain':>8} {'distance':>12} {'co
 
 
 def _facts(found: Sequence[Line]) -> dict[str, Any]:
-    """For JSON, which knows no NaN: null."""
     from dataclasses import asdict
 
     from kinetic.api import imatrix_statistics as statistics
@@ -185,8 +184,4 @@ def _facts(found: Sequence[Line]) -> dict[str, Any]:
     for weight in weights:
         del weight["pair"]
     layers = [{"layer": n, "energy": energy} | asdict(compared) for n, energy, compared in statistics.layers(found)]
-    return {"weights": [_without_nan(row) for row in weights], "layers": [_without_nan(row) for row in layers]}
-
-
-def _without_nan(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: None if value != value else value for name, value in row.items()}
+    return {"weights": weights, "layers": layers}

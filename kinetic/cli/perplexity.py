@@ -13,7 +13,8 @@ from kinetic.errors import UsageError
 
 if TYPE_CHECKING:
     from kinetic.api.kl_divergence import Divergence
-    from kinetic.api.perplexity import Cut, Estimate, Perplexity, Settings
+    from kinetic.api.means import Estimate
+    from kinetic.api.perplexity import Cut, Perplexity, Settings
     from kinetic.api.scorer import Scorer
 
 HELP = "measure how well a model predicts a text, and its KL divergence from another"
@@ -86,12 +87,12 @@ def main(options: Namespace) -> int:
 
 def read_text(options: Namespace) -> str:
     """The text, without the newline at its end, as llama.cpp reads it. Raises UsageError or FileProblem."""
-    from kinetic.cli.run_options import _decode, _read_bytes
+    from kinetic.cli.run_options import decode, read_bytes
 
     if (options.text is None) == (options.file is None):
         raise UsageError("name the file with the text, once: as an argument or with -f", name="NO_TEXT")
     name = options.text or options.file
-    return _decode(_read_bytes(name), name).removesuffix("\n")
+    return decode(read_bytes(name), name).removesuffix("\n")
 
 
 def settings(options: Namespace) -> Settings:
@@ -121,9 +122,20 @@ def open_scorer(options: Namespace, context: int = 0, **unusual: Any) -> Scorer:
 
 
 def print_json(facts: Mapping[str, object]) -> None:
+    """JSON knows neither NaN nor infinity: null stands for them."""
     import json  # Not at the top: help needs none.
 
-    print(json.dumps(facts))
+    print(json.dumps(_without_nan(facts), allow_nan=False))
+
+
+def _without_nan(facts: Any) -> Any:
+    import math
+
+    if isinstance(facts, Mapping):
+        return {name: _without_nan(value) for name, value in facts.items()}
+    if isinstance(facts, list | tuple):
+        return [_without_nan(value) for value in facts]
+    return None if isinstance(facts, float) and not math.isfinite(facts) else facts
 
 
 def print_chunk(cut: Cut, found: Perplexity) -> None:
@@ -226,13 +238,12 @@ def _pair(estimate: Estimate, width: int, digits: int, factor: float = 1.0) -> s
 
 
 def _running(number: int, found: Divergence) -> str:
-    from kinetic.api.kl_divergence import powered
-    from kinetic.api.perplexity import mean
+    from kinetic.api.means import powered
 
     parts = [
-        _pair(powered(mean(found.losses)), 9, 4),
+        _pair(powered(found.loss.estimate), 9, 4),
         _pair(found.log_ratio, 10, 5),
-        _pair(mean(found.divergences), 10, 5),
+        _pair(found.divergence.estimate, 10, 5),
         _pair(found.rms_change, 6, 3, 100) + " %",
         _pair(found.same_top, 6, 3, 100) + " %",
     ]

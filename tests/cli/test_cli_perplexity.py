@@ -10,7 +10,7 @@ import pytest
 
 from kinetic.api import check_output
 from kinetic.cli import main
-from kinetic.cli.perplexity import settings
+from kinetic.cli.perplexity import print_json, settings
 from tests.support.tiny_models import TEXT, write_tiny_gemma3, write_tiny_llama
 
 
@@ -128,6 +128,13 @@ def test_what_can_not_be_done(run, words, code, part):
     assert part in err and err.count("\n") == 1
 
 
+def test_json_has_null_for_what_is_no_number(capsys):
+    print_json({"a": float("nan"), "b": [1.5, float("inf")], "c": {"d": (-float("inf"), 2)}, "e": True})
+    assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == {
+        "a": None, "b": [1.5, None], "c": {"d": [None, 2]}, "e": True
+    }  # fmt: skip
+
+
 # --- check-output ---
 
 
@@ -151,7 +158,9 @@ def test_inside_and_outside(run, monkeypatch):
         (("threads=x",), "threads=x"),
         (("device=none",), "none"),
         (("gemma.gguf",), "other tokens"),
+        (("threads=" + "9" * 5000,), "at most"),
         (("threads=1", "--floor", "nan"), "--floor"),
+        (("threads=1", "--floor", "inf"), "--floor"),
     ],
 )
 def test_what_can_not_be_compared(run, words, part):
