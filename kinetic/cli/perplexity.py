@@ -26,12 +26,15 @@ does; numbers are comparable with its. They are the same for every -b, -ub and -
 --kl-divergence-base FILE writes a model's log-probabilities; with --kl-divergence it reads them, and
 compares. The file is llama.cpp's: either program reads what the other wrote. It takes 2 bytes for each
 token of the vocabulary and each scored token of the text.
+
+Flags are llama-perplexity's. Left out are --hellaswag, --winogrande and --multiple-choice with theirs, and
+whatever says how llama.cpp computes (-ngl, -fa and others).
 """
 
 
 def add(commands: Subcommands) -> None:
     parser = commands.add_parser("perplexity", help=HELP, description=HELP[0].upper() + HELP[1:] + ".", epilog=EPILOG)
-    parser.add_argument("model", metavar="MODEL", help="a .gguf or .ktc file, or a name from `kinetic models`")
+    add_model(parser)
     parser.add_argument("text", nargs="?", metavar="FILE", help="the text (- is stdin)")
     parser.add_argument("-f", "--file", metavar="FILE", help="the same as a flag")
     add_chunks(parser)
@@ -46,6 +49,14 @@ def add(commands: Subcommands) -> None:
     parser.add_argument("--kl-divergence", action="store_true", help="compare with --kl-divergence-base")
     add_machine(parser)
     parser.set_defaults(main=main)
+
+
+def add_model(parser: Parser) -> None:
+    """As an argument, which is then options.model, or with -m as llama.cpp has it."""
+    parser.add_argument(
+        "model", nargs="?", metavar="MODEL", help="a .gguf or .ktc file, or a name from `kinetic models`"
+    )
+    parser.add_argument("-m", "--model", dest="model_flag", metavar="MODEL", help="the same as a flag")
 
 
 def add_chunks(parser: Parser) -> None:
@@ -68,6 +79,11 @@ def add_machine(parser: Parser) -> None:
 
 
 def main(options: Namespace) -> int:
+    if options.model_flag is not None and options.text is None:
+        options.model, options.text = None, options.model  # With -m the only word is the text.
+    take_model(options)
+    if options.model is None:
+        raise UsageError("name the model, as an argument or with -m", name="NO_MODEL")
     if options.kl_divergence:
         return _compare(options)
     text = read_text(options)
@@ -83,6 +99,14 @@ def main(options: Namespace) -> int:
         print()
         print_estimate(found)
     return 0
+
+
+def take_model(options: Namespace) -> None:
+    """That of -m becomes options.model. Raises UsageError where there are two."""
+    if options.model_flag is not None:
+        if options.model is not None:
+            raise UsageError("name the model once: as an argument or with -m", name="MODEL_TWICE")
+        options.model = options.model_flag
 
 
 def read_text(options: Namespace) -> str:

@@ -57,6 +57,15 @@ def test_the_older_format_and_copies_on_the_way(run, tmp_path):
     assert (tmp_path / "m.dat").read_bytes()[:4] == (14).to_bytes(4, "little")
 
 
+def test_the_flags_of_llama_imatrix(run, model, tmp_path, capsys):
+    run("-f", "text", "-c", 32, "--chunks", 1, "-o", "a")
+    words = ["-m", str(model), "-f", "text", "-c", "32", "--chunks", "1", "--output-file", "b", "--no-ppl", "--ppl"]
+    assert main(["imatrix", *words, "--no-pack-cache"]) == 0
+    assert "Final estimate" in capsys.readouterr().out
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert "name the model once" in run("-m", model, "-f", "text", check=2)
+
+
 def test_matrices_are_combined(run):
     run("-f", "text", "-c", 32, "--chunks", 2, "-o", "a", "--no-ppl")
     run("-f", "text", "-c", 32, "--chunks", 1, "--chunk", 2, "-o", "b", "--no-ppl")

@@ -64,6 +64,12 @@ def test_rows_at_once_are_the_smaller_of_both_flags(batch, ubatch, rows):
     assert settings(given).rows == rows
 
 
+def test_the_model_as_a_flag(run):
+    expected = run("perplexity", "a.gguf", "text", "-c", 64, "--chunks", 1)
+    for words in (("-m", "a.gguf", "text"), ("--model", "a.gguf", "-f", "text"), ("text", "-m", "a.gguf")):
+        assert run("perplexity", *words, "-c", 64, "--chunks", 1) == expected
+
+
 def test_a_line_for_each_chunk(run):
     lines = run("perplexity", "a.gguf", "text", "-c", 64, "--chunks", 2, "--ppl-output-type", 1).splitlines()
     assert [line.split()[0] for line in lines[:2]] == ["0", "64"]
@@ -108,6 +114,10 @@ def test_a_base_of_another_vocabulary(run):
     ("words", "code", "part"),
     [
         (("a.gguf",), 2, "name the file"),
+        ((), 2, "name the model"),
+        (("-f", "text"), 2, "name the model"),
+        (("-m", "a.gguf"), 2, "name the file"),
+        (("-m", "a.gguf", "a.gguf", "text"), 2, "name the model once"),
         (("a.gguf", "text", "-f", "text"), 2, "once"),
         (("a.gguf", "none"), 3, "cannot read none"),
         (("none.gguf", "text"), 3, "none.gguf"),
