@@ -118,6 +118,8 @@ def to_dat(matrix: Matrix) -> bytes:
     Of an expert without rows it says 1, as llama.cpp has it. Raises Malformed for what it can't hold.
     """
     names = sorted(name for name, entry in matrix.entries.items() if entry.rows)
+    if not names:
+        raise Malformed("no weight has any rows, so there is nothing to write as dat", name="EMPTY_IMATRIX")
     parts = [struct.pack("<i", len(names))]
     for name in names:
         entry = matrix.entries[name]

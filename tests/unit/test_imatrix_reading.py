@@ -71,6 +71,9 @@ def test_experts_in_the_older_format(tmp_path):
     found = imatrix.read(tmp_path / "m").entries
     assert list(found) == [NAME]
     assert found[NAME].squares.tolist() == [2, 1, 1, 1] and found[NAME].counts.tolist() == [1]
+    del entries[NAME]
+    with pytest.raises(KineticError, match="nothing to write"):
+        to_dat(Matrix(4, [], entries))
 
 
 def test_an_old_file_counts_for_all_experts(tmp_path):
