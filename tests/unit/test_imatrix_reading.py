@@ -175,7 +175,8 @@ def test_only_regular_files_are_read(tmp_path, place, monkeypatch):
 def test_too_large_for_the_older_format(tmp_path, monkeypatch):
     path = old(tmp_path / "m", b"a", 1, [1, 2, 3])
     monkeypatch.setattr(imatrix, "MOST_BYTES", os.path.getsize(path) - 1)
-    assert refusals(path) == "BAD_IMATRIX"
+    with pytest.raises(KineticError, match="too large for the older format"):
+        read(path, 512)
 
 
 # --- what can't be written ---
