@@ -14,6 +14,7 @@ Accuracy: ``exp_in_place`` within 2 units in the last place of float64 (tests/un
 
 from __future__ import annotations
 
+import math
 from decimal import Context, Decimal, localcontext
 from functools import lru_cache
 
@@ -34,6 +35,9 @@ ROWS = 8
 
 LOWEST = -700.0
 """Below this an exponent counts as this: e^-700 adds nothing to a sum that is at least 1."""
+
+LARGEST = 710.0
+"""e to the power of more is beyond float64, and soon beyond ``decimal``."""
 
 DIGITS = Context(prec=40)
 
@@ -112,7 +116,7 @@ def ln(x: float) -> float:
 
 def exp(x: float) -> float:
     """e to the x; infinity where that is beyond float64."""
-    return float(DIGITS.exp(Decimal(x)))
+    return math.inf if x > LARGEST else float(DIGITS.exp(Decimal(x)))
 
 
 def fold(lanes: F64) -> F64:

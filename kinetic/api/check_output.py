@@ -19,7 +19,7 @@ import numpy as np
 from kinetic import softmax
 from kinetic.api import machine
 from kinetic.api.kl_divergence import Divergence, Rows
-from kinetic.api.perplexity import Estimate, mean
+from kinetic.api.means import Estimate
 from kinetic.api.scorer import ROWS, Progress, Scorer
 from kinetic.backends.base import Weight
 from kinetic.backends.control_word import default_rounding
@@ -119,7 +119,7 @@ def check(
 
 
 def _summary(found: Divergence) -> Apart:
-    return Apart(mean(found.divergences), max(found.divergences), found.same_top)
+    return Apart(found.divergence.estimate, max(found.divergences), found.same_top)
 
 
 def _apart(base: Scorer, base_rows: int, other: Scorer, rows: int, on_progress: Progress | None) -> Divergence:

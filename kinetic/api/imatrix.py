@@ -45,7 +45,7 @@ class Collector:
             known = self._entries.get(name)
             if known is None:
                 zeros = np.zeros(rows.shape[1])
-                known = self._entries[name] = Entry(zeros, zeros.copy(), 0)
+                known = self._entries[name] = Entry(zeros, zeros.copy(), np.zeros(1, np.int64))
             _add_rows(known, rows)
 
     def into(self, matrix: Matrix) -> Matrix:
@@ -66,7 +66,7 @@ def _add_rows(entry: Entry, rows: F32) -> None:
             squares += square
             if sums is not None:
                 sums += row
-    entry.count += len(rows)
+    entry.counts = entry.counts + len(rows)
 
 
 def collect(

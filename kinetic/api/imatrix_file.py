@@ -1,10 +1,6 @@
-"""Files of importance matrices, as llama.cpp writes and reads them: GGUF, and the older .dat.
+"""Importance matrices as sums, which can be added to: read from llama.cpp's files, and written as such.
 
-GGUF: keys general.type "imatrix", imatrix.datasets, imatrix.chunk_count, imatrix.chunk_size; for each weight NAME
-the float32 tensors NAME.in_sum2 [1, K], NAME.counts [1, 1] and NAME.in_sum [1, K].
-
-.dat, little-endian: int32 entries; for each int32 length and name, int32 chunks, int32 K, float32 [K] sums of
-squares a row times chunks; then int32 chunks, and int32 length and name of the text.
+``kinetic.quantize.imatrix`` describes both formats and reads them.
 """
 
 from __future__ import annotations
@@ -12,33 +8,56 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Final
 
 import numpy as np
 
-from kinetic.errors import FileProblem, Malformed, MalformedGguf
-from kinetic.gguf import Gguf
-from kinetic.softmax import F64
+from kinetic.errors import Malformed, UsageError
+from kinetic.gguf_parse import LONGEST_TENSOR_NAME
+from kinetic.quantize import imatrix
+from kinetic.quantize.imatrix import MOST_ROWS, Sums
+from kinetic.quantize.metadata import Keys
+from kinetic.quantize.write import header, padded
+from kinetic.softmax import F64, I64
 
-ALIGNMENT = 32
-UINT32, STRING, ARRAY = 4, 8, 9
-F32_TYPE = 0
-LONGEST_NAME, WIDEST, MOST = 1 << 10, 1 << 24, 1 << 20
+F32_TYPE: Final = 0
+LEAST_CHUNK, MOST_CHUNK = 4, (1 << 31) - 1
+"""Tokens in a chunk: as few as can be scored, and as many as the files can say."""
 
 
 @dataclass
 class Entry:
-    """What went into the products with one weight: over ``count`` rows, sums [K] of squares and of values."""
+    """What went into the products with one weight: sums [experts * K] of squares and of values over ``counts`` rows.
+
+    ``counts`` is int64 [experts]; 0 for an expert that was never asked.
+    """
 
     squares: F64
     sums: F64 | None
     """None if a file without them was taken in."""
-    count: int
+    counts: I64
+
+    @property
+    def rows(self) -> int:
+        """Those of the expert with the most."""
+        return int(self.counts.max())
+
+    def means(self, sums: F64) -> F64:
+        """Sums over rows [experts * K]; NaN of an expert without rows."""
+        counts = np.where(self.counts > 0, self.counts, np.nan)[:, None]
+        means: F64 = (sums.reshape(len(counts), -1) / counts).reshape(-1)
+        return means
 
     def add(self, other: Entry) -> None:
+        """In the older format all experts have one count together, which is then that of each."""
         self.squares = self.squares + other.squares
         self.sums = self.sums + other.sums if self.sums is not None and other.sums is not None else None
-        self.count += other.count
+        self.counts = self.counts + other.counts
+
+    def fits(self, other: Entry) -> bool:
+        """Whether both are of the same columns and experts."""
+        experts = {len(self.counts), len(other.counts)} - {1}
+        return len(self.squares) == len(other.squares) and len(experts) <= 1
 
 
 @dataclass
@@ -52,20 +71,22 @@ class Matrix:
     @property
     def chunks(self) -> int:
         """Chunks read, by the entry with the most rows; to nearest."""
-        most = max((entry.count for entry in self.entries.values()), default=0)
+        most = max((entry.rows for entry in self.entries.values()), default=0)
         return (most + self.chunk_size // 2) // self.chunk_size
 
     def add(self, other: Matrix) -> None:
-        """Take in another. Raises Malformed where widths differ."""
+        """Take in another. Raises Malformed where columns or experts differ, or rows are too many to count."""
         for name, entry in other.entries.items():
             mine = self.entries.get(name)
-            if mine is not None and len(mine.squares) != len(entry.squares):
-                raise Malformed(f"{name} has {len(mine.squares)} columns in one and {len(entry.squares)} in another",
-                                name="BAD_IMATRIX")  # fmt: skip
             if mine is None:
-                self.entries[name] = Entry(entry.squares, entry.sums, entry.count)
+                mine = self.entries[name] = Entry(entry.squares, entry.sums, entry.counts)
+            elif not mine.fits(entry):
+                shapes = [f"{len(e.squares)} columns of {len(e.counts)} matrices" for e in (mine, entry)]
+                raise Malformed(f"{name} has {shapes[0]} in one and {shapes[1]} in another", name="BAD_IMATRIX")
             else:
                 mine.add(entry)
+            if mine.rows > MOST_ROWS:
+                raise Malformed(f"{name} counts {mine.rows} rows, more than a matrix can hold", name="BAD_IMATRIX")
         self.datasets = self.datasets + other.datasets
 
 
@@ -73,47 +94,61 @@ class Matrix:
 
 
 def to_gguf(matrix: Matrix) -> bytes:
-    """The whole file, entries by name."""
-    tensors: list[tuple[str, F64]] = []
+    """The whole file, entries by name. Raises Malformed for what it can't hold."""
+    tensors: list[tuple[str, tuple[int, int], bytes]] = []
     for name in sorted(matrix.entries):
         entry = matrix.entries[name]
-        tensors += [(f"{name}.in_sum2", entry.squares), (f"{name}.counts", np.array([float(entry.count)]))]
-        tensors += [(f"{name}.in_sum", entry.sums)] if entry.sums is not None else []
-    keys = [
-        _string("general.type") + struct.pack("<I", STRING) + _string("imatrix"),
-        _string("imatrix.datasets") + struct.pack("<IIQ", ARRAY, STRING, len(matrix.datasets)),
-        *map(_string, matrix.datasets),
-        _string("imatrix.chunk_count") + struct.pack("<II", UINT32, matrix.chunks),
-        _string("imatrix.chunk_size") + struct.pack("<II", UINT32, matrix.chunk_size),
-    ]
-    head, data, offset = [struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), 4), *keys], [], 0
-    for name, values in tensors:
-        head.append(_string(name) + struct.pack("<IQQIQ", 2, len(values), 1, F32_TYPE, offset))
-        data.append(_padded(values.astype("<f4").tobytes()))
-        offset += len(data[-1])
-    return _padded(b"".join(head)) + b"".join(data)
+        experts = len(entry.counts)
+        parts: list[tuple[str, F64 | I64]] = [("in_sum2", entry.squares), ("counts", entry.counts)]
+        parts += [("in_sum", entry.sums)] if entry.sums is not None else []
+        for part, values in parts:
+            tensors.append((f"{name}.{part}", (experts, len(values) // experts), _floats(name, values)))
+    keys = Keys()
+    keys.put("general.type", "STRING", b"imatrix")
+    keys.put_strings("imatrix.datasets", matrix.datasets)
+    keys.put("imatrix.chunk_count", "UINT32", matrix.chunks)
+    keys.put("imatrix.chunk_size", "UINT32", matrix.chunk_size)
+    head = header(keys.values(), [(_short(name), shape, F32_TYPE, len(raw)) for name, shape, raw in tensors])
+    return head + b"".join(raw + bytes(padded(len(raw)) - len(raw)) for _, _, raw in tensors)
 
 
 def to_dat(matrix: Matrix) -> bytes:
-    """The older format: it has no sums of values, and counts chunks instead of rows."""
-    parts = [struct.pack("<i", len(matrix.entries))]
-    for name in sorted(matrix.entries):
+    """The older format: it has no sums of values, counts chunks instead of rows, and skips what has none.
+
+    Of an expert without rows it says 1, as llama.cpp has it. Raises Malformed for what it can't hold.
+    """
+    names = sorted(name for name, entry in matrix.entries.items() if entry.rows)
+    if not names:
+        raise Malformed("no weight has any rows, so there is nothing to write as dat", name="EMPTY_IMATRIX")
+    parts = [struct.pack("<i", len(names))]
+    for name in names:
         entry = matrix.entries[name]
-        raw, chunks = name.encode(), -(-entry.count // matrix.chunk_size)
-        values = entry.squares / entry.count * chunks
-        parts += [struct.pack("<i", len(raw)), raw, struct.pack("<ii", chunks, len(values))]
-        parts.append(values.astype("<f4").tobytes())
-    dataset = matrix.datasets[-1].encode() if matrix.datasets else b""
-    return b"".join([*parts, struct.pack("<ii", matrix.chunks, len(dataset)), dataset])
+        chunks = -(-entry.rows // matrix.chunk_size)
+        means = entry.means(entry.squares)
+        values = np.where(np.isnan(means), 1.0, means) * chunks
+        parts += [_prefixed(name), struct.pack("<ii", chunks, len(values)), _floats(name, values)]
+    dataset = matrix.datasets[-1] if matrix.datasets else ""
+    return b"".join([*parts, struct.pack("<i", matrix.chunks), _prefixed(dataset)])
 
 
-def _string(text: str) -> bytes:
+def _floats(name: str, values: F64 | I64) -> bytes:
+    with np.errstate(over="ignore"):
+        narrow = values.astype("<f4")
+    if not np.isfinite(narrow).all():
+        raise Malformed(f"the sums of {name} are too large for float32: leave a file out", name="BAD_IMATRIX")
+    return narrow.tobytes()
+
+
+def _short(name: str) -> str:
+    if not name.isprintable() or len(name.encode()) > LONGEST_TENSOR_NAME:
+        problem = f"a GGUF file can't hold a tensor named {name!a}: write it as dat"
+        raise Malformed(problem, name="BAD_IMATRIX")
+    return name
+
+
+def _prefixed(text: str) -> bytes:
     raw = text.encode("utf-8", "surrogateescape")
-    return struct.pack("<Q", len(raw)) + raw
-
-
-def _padded(data: bytes) -> bytes:
-    return data + bytes(-len(data) % ALIGNMENT)
+    return struct.pack("<i", len(raw)) + raw
 
 
 # --- reading ---
@@ -121,80 +156,21 @@ def _padded(data: bytes) -> bytes:
 
 def read(path: str, chunk_size: int) -> Matrix:
     """Either format. ``chunk_size`` is what a chunk of a .dat stands for. Raises FileProblem or Malformed."""
-    try:
-        with open(path, "rb") as file:
-            is_gguf = file.read(4) == b"GGUF"
-    except OSError as error:
-        raise FileProblem(f"cannot read {path}: {error.strerror}", name="UNREADABLE") from None
-    return _read_gguf(path) if is_gguf else _read_dat(path, chunk_size)
+    found = imatrix.read(path)
+    is_old = found.chunk_size is None
+    entries = {name: _entry(sums, chunk_size if is_old else 1) for name, sums in found.entries.items()}
+    return Matrix(found.chunk_size or chunk_size, found.datasets, entries)
 
 
-def _read_gguf(path: str) -> Matrix:
-    with Gguf.open(path) as file:
-        if file.metadata.get("general.type") != "imatrix":
-            raise _bad(path, "its general.type is not imatrix")
-        size, datasets = file.metadata.get("imatrix.chunk_size"), file.metadata.get("imatrix.datasets") or []
-        matrix = Matrix(size if isinstance(size, int) and size > 0 else 512, [str(name) for name in datasets])
-        names = [name.removesuffix(".in_sum2") for name in file.tensors if name.endswith(".in_sum2")]
-        for name in names:
-            squares, counts = _values(file, f"{name}.in_sum2"), _values(file, f"{name}.counts")
-            sums = _values(file, f"{name}.in_sum") if f"{name}.in_sum" in file.tensors else None
-            if len(counts) != 1 or (sums is not None and len(sums) != len(squares)):
-                raise _bad(path, f"the tensors of {name} don't belong together (experts are not supported)")
-            matrix.entries[name] = Entry(squares, sums, round(float(counts[0])))
-    return matrix
-
-
-def _values(file: Gguf, name: str) -> F64:
-    tensor = file.tensors.get(name)
-    if tensor is None or tensor.ggml_type != F32_TYPE:
-        raise MalformedGguf(f"{file.paths[0]} has no float32 tensor {name!r}", name="BAD_IMATRIX")
-    return file.data(name).reshape(-1).view("<f4").astype(np.float64)
-
-
-def _read_dat(path: str, chunk_size: int) -> Matrix:
-    cursor, matrix = _Cursor(path), Matrix(chunk_size)
-    for _ in range(cursor.number(MOST)):
-        name = cursor.take(cursor.number(LONGEST_NAME)).decode("utf-8", "replace")
-        chunks, width = cursor.number(1 << 30), cursor.number(WIDEST)
-        values = np.frombuffer(cursor.take(4 * width), "<f4").astype(np.float64)
-        matrix.entries[name] = Entry(values * chunk_size, None, chunks * chunk_size)
-    if cursor.is_done:
-        return matrix
-    cursor.number(1 << 30, 0)
-    dataset = cursor.take(cursor.number(1 << 16, 0)).decode("utf-8", "replace")
-    matrix.datasets = [dataset] if dataset else []
-    return matrix
-
-
-class _Cursor:
-    def __init__(self, path: str) -> None:
-        self._path, self._data, self._at = path, Path(path).read_bytes(), 0
-
-    @property
-    def is_done(self) -> bool:
-        return self._at == len(self._data)
-
-    def take(self, count: int) -> bytes:
-        piece = self._data[self._at : self._at + count]
-        if len(piece) < count:
-            raise _bad(self._path, "it ends too early")
-        self._at += count
-        return piece
-
-    def number(self, most: int, least: int = 1) -> int:
-        (value,) = struct.unpack("<i", self.take(4))
-        if not least <= value <= most:
-            raise _bad(self._path, f"it counts {value} of something")
-        return int(value)
-
-
-def _bad(path: str, problem: str) -> Malformed:
-    return Malformed(f"{path} is no importance matrix: {problem}", name="BAD_IMATRIX")
+def _entry(sums: Sums, factor: int) -> Entry:
+    inputs = None if sums.inputs is None else sums.inputs.astype(np.float64)
+    return Entry(sums.squares.astype(np.float64) * factor, inputs, sums.counts * factor)
 
 
 def combined(paths: Sequence[str], chunk_size: int) -> Matrix:
-    """Several files taken together, in their order; an empty matrix for none."""
+    """Several files taken together, in their order; an empty matrix for none. Raises UsageError for a bad size."""
+    if not LEAST_CHUNK <= chunk_size <= MOST_CHUNK:
+        raise UsageError(f"-c {chunk_size} is no size of chunks: give one from {LEAST_CHUNK} on", name="CONTEXT")
     matrix = Matrix(chunk_size)
     for path in paths:
         matrix.add(read(path, chunk_size))

@@ -8,6 +8,7 @@ mean squares take the place of the mean inputs. Sums are exact, so the figures a
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,6 +17,7 @@ import numpy as np
 
 from kinetic import softmax
 from kinetic.api.imatrix_file import Entry, Matrix
+from kinetic.softmax import F64
 
 NAN = math.nan
 LEAST_SHARE = 1e-10
@@ -66,17 +68,17 @@ class Compared:
 
 def lines(matrix: Matrix) -> list[Line]:
     """By layer and name; what is in no layer comes last."""
-    found = [_line(name, entry, matrix) for name, entry in matrix.entries.items()]
+    before = _earlier(matrix)
+    found = [_line(name, entry, before.get(name)) for name, entry in matrix.entries.items() if entry.rows]
     return sorted(found, key=lambda line: (line.layer if line.layer >= 0 else math.inf, line.name))
 
 
-def _line(name: str, entry: Entry, matrix: Matrix) -> Line:
-    energies, inputs = (entry.squares / entry.count).tolist(), _inputs(entry)
+def _line(name: str, entry: Entry, before: Entry | None) -> Line:
+    energies, inputs = (_known(means).tolist() for means in (entry.means(entry.squares), _inputs(entry)))
     n, energy = len(inputs), math.fsum(energies)
     mean = math.fsum(inputs) / n
     m2, m3, m4 = (_moment(inputs, mean, power) for power in (2, 3, 4))
     deviation = math.sqrt(m2)
-    before = _before(name, matrix)
     return Line(
         layer_of(name),
         *(name, n, mean, deviation),
@@ -88,10 +90,14 @@ def _line(name: str, entry: Entry, matrix: Matrix) -> Line:
     )
 
 
-def _inputs(entry: Entry) -> list[float]:
-    """Mean of each column, or its mean square."""
-    values: list[float] = ((entry.squares if entry.sums is None else entry.sums) / entry.count).tolist()
-    return values
+def _inputs(entry: Entry) -> F64:
+    """Mean of each column, or its mean square [experts * K]; NaN where there were no rows."""
+    return entry.means(entry.squares if entry.sums is None else entry.sums)
+
+
+def _known(means: F64) -> F64:
+    """Those that are not NaN."""
+    return means[~np.isnan(means)]
 
 
 def _moment(values: Sequence[float], mean: float, power: int) -> float:
@@ -109,26 +115,36 @@ def _evenness(energies: tuple[float, ...], energy: float) -> float:
 
 
 def layer_of(name: str) -> int:
-    """The number after ``blk.``, or -1."""
+    """The number after ``blk.``, of at most 9 digits, or -1."""
     parts = name.split(".")
     number = parts[parts.index("blk") + 1] if "blk" in parts[:-1] else ""
-    return int(number) if number.isascii() and number.isdigit() else -1
+    return int(number) if re.fullmatch("[0-9]{1,9}", number) else -1
 
 
-def _before(name: str, matrix: Matrix) -> Entry | None:
-    """The same weight in the nearest layer before, if it has as many columns."""
-    layer = layer_of(name)
-    for earlier in range(layer - 1, -1, -1):
-        entry = matrix.entries.get(name.replace(f"blk.{layer}", f"blk.{earlier}", 1))
-        if entry is not None:
-            return entry if len(entry.squares) == len(matrix.entries[name].squares) else None
-    return None
+def _earlier(matrix: Matrix) -> dict[str, Entry]:
+    """By name of a weight: the same one in the nearest layer before that has it, if both are of the same shape."""
+    last: dict[str, tuple[int, Entry]] = {}
+    found: dict[str, Entry] = {}
+    for name in sorted(matrix.entries, key=layer_of):
+        layer, entry = layer_of(name), matrix.entries[name]
+        if layer < 0:
+            continue
+        kind = name.replace(f"blk.{layer}", "blk.", 1)
+        nearest, before = last.get(kind, (layer, entry))
+        if nearest < layer and before.fits(entry):
+            found[name] = before
+        last[kind] = layer, entry
+    return found
 
 
-def _pair(entry: Entry, before: Entry) -> Pair:
+def _pair(entry: Entry, before: Entry) -> Pair | None:
+    """Of the experts that were asked in both; None where there are none."""
     if entry.sums is None or before.sums is None:
-        entry, before = Entry(entry.squares, None, entry.count), Entry(before.squares, None, before.count)
-    x, y = np.array(_inputs(entry)), np.array(_inputs(before))
+        entry, before = Entry(entry.squares, None, entry.counts), Entry(before.squares, None, before.counts)
+    kept = ~np.isnan(entry.means(entry.squares) + before.means(before.squares))
+    if not kept.any():
+        return None
+    x, y = _inputs(entry)[kept], _inputs(before)[kept]
     dx, dy = x - math.fsum(x) / len(x), y - math.fsum(y) / len(y)
     return Pair(
         columns=len(x),
@@ -137,7 +153,7 @@ def _pair(entry: Entry, before: Entry) -> Pair:
         covariance=math.fsum(dx * dy),
         variances=(math.fsum(dx * dx), math.fsum(dy * dy)),
         distance=math.fsum((x - y) * (x - y)),
-        energies=(math.fsum(entry.squares / entry.count), math.fsum(before.squares / before.count)),
+        energies=(math.fsum(entry.means(entry.squares)[kept]), math.fsum(before.means(before.squares)[kept])),
     )
 
 

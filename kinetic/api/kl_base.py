@@ -21,14 +21,18 @@ from typing import BinaryIO, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from kinetic.attest import foreign_errors
 from kinetic.bits import F32
-from kinetic.errors import FileProblem, Malformed
+from kinetic.errors import Malformed
 from kinetic.softmax import F64
+from ktc.passes import open_regular
 
 MAGIC = b"_logits_"
 HEAD = struct.Struct("<8siii")
 DEPTH = np.float32(16)
 STEPS = np.float32(65535)
+ROUNDING = 0.01
+"""How far above 0 float32 may leave the largest log-probability of a row."""
 
 
 def row_words(vocab_size: int) -> int:
@@ -60,10 +64,9 @@ class Base:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
-        try:
-            self._file: BinaryIO = open(self.path, "rb")  # noqa: SIM115 - open as long as this is
-        except OSError as error:
-            raise FileProblem(f"cannot read {self.path}: {error.strerror}", name="UNREADABLE") from None
+        with foreign_errors():
+            handle, _ = open_regular(self.path)
+        self._file: BinaryIO = os.fdopen(handle, "rb")
         try:
             self._read_head()
         except BaseException:
@@ -88,10 +91,17 @@ class Base:
         return Malformed(f"{self.path} is no file of --kl-divergence-base: {problem}", name="BAD_BASE_FILE")
 
     def rows(self, count: int) -> Steps:
-        """The next ``count`` rows."""
+        """The next ``count`` rows. Raises Malformed for numbers that are no log-probabilities."""
         data = np.frombuffer(self._file.read(2 * count * row_words(self.vocab_size)), "<u2").reshape(count, -1)
         scales = data[:, :4].copy().view("<f4").astype(np.float64)
-        return Steps(data[:, 4 : 4 + self.vocab_size], scales[:, 0], scales[:, 1])
+        steps, scale, least = data[:, 4 : 4 + self.vocab_size], scales[:, 0], scales[:, 1]
+        with np.errstate(invalid="ignore"):  # What isn't finite is not good.
+            largest = scale * steps.max(axis=1) + least
+        good = np.isfinite(scales[:, :2]).all(axis=1) & (scale >= 0) & (largest <= ROUNDING)
+        if not good.all():
+            row = int(np.argmin(good))
+            raise self._bad(f"a row has the scale {scale[row]:g} and the offset {least[row]:g}")
+        return Steps(steps, scale, least)
 
     def __enter__(self) -> Self:
         return self

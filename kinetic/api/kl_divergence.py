@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetic import softmax
-from kinetic.api.perplexity import Estimate, losses, mean
+from kinetic.api.means import Estimate, Mean, Total, powered
+from kinetic.api.perplexity import losses
 from kinetic.backends.control_word import default_rounding
 from kinetic.bits import F32
 from kinetic.softmax import F64, LANES, ROWS, Workspace
@@ -89,16 +90,30 @@ class Divergence:
     """Probability of the token that follows, Q less base."""
     same: int = 0
     """Rows in which both find the same token most probable."""
+    loss: Mean = field(default_factory=Mean, repr=False)
+    base_loss: Mean = field(default_factory=Mean, repr=False)
+    divergence: Mean = field(default_factory=Mean, repr=False)
+    change: Mean = field(default_factory=Mean, repr=False)
+    _squared_change: Mean = field(default_factory=Mean, repr=False)
+    _products: Total = field(default_factory=Total, repr=False)
+    """Of both losses of a token."""
 
     def add(
         self, base: LogProbabilities, logits: F32, sums: F64, following: Sequence[int], least: float = NEGLIGIBLE
     ) -> None:
         found = Rows(logits, sums)
         new, old = found.of(following), base.of(following)
-        self.losses += (-new).tolist()
-        self.base_losses += (-old).tolist()
-        self.divergences += divergences(base, found, logits.shape, least).tolist()
-        self.changes += [softmax.exp(a) - softmax.exp(b) for a, b in zip(new.tolist(), old.tolist(), strict=True)]
+        changes = [softmax.exp(a) - softmax.exp(b) for a, b in zip(new.tolist(), old.tolist(), strict=True)]
+        for values, mean, part in (
+            (self.losses, self.loss, (-new).tolist()),
+            (self.base_losses, self.base_loss, (-old).tolist()),
+            (self.divergences, self.divergence, divergences(base, found, logits.shape, least).tolist()),
+            (self.changes, self.change, changes),
+        ):
+            values += part
+            mean.add(part)
+        self._squared_change.add([change * change for change in changes])
+        self._products.add((new * old).tolist())
         self.same += int(np.count_nonzero(found.best() == base.best()))
 
     @property
@@ -108,20 +123,20 @@ class Divergence:
     @property
     def log_ratio(self) -> Estimate:
         """Mean ln(PPL(Q) / PPL(base))."""
-        new, old = mean(self.losses), mean(self.base_losses)
+        new, old = self.loss.estimate, self.base_loss.estimate
         square = new.uncertainty * new.uncertainty + old.uncertainty * old.uncertainty - 2 * self._covariance
         return Estimate(new.value - old.value, math.sqrt(max(square, 0.0)))
 
     @property
     def correlation(self) -> float:
         """Of ln PPL(Q) and ln PPL(base); 0 where one of them has no spread."""
-        spread = mean(self.losses).uncertainty * mean(self.base_losses).uncertainty
+        spread = self.loss.estimate.uncertainty * self.base_loss.estimate.uncertainty
         return self._covariance / spread if spread else 0.0
 
     @property
     def difference(self) -> Estimate:
         """Mean PPL(Q) - PPL(base)."""
-        new, old = powered(mean(self.losses)), powered(mean(self.base_losses))
+        new, old = powered(self.loss.estimate), powered(self.base_loss.estimate)
         square = new.uncertainty * new.uncertainty + old.uncertainty * old.uncertainty
         square -= 2 * new.value * old.value * self._covariance
         return Estimate(new.value - old.value, math.sqrt(max(square, 0.0)))
@@ -129,7 +144,7 @@ class Divergence:
     @property
     def rms_change(self) -> Estimate:
         """Root of the mean square of the changes of probability."""
-        squares = mean([change * change for change in self.changes])
+        squares = self._squared_change.estimate
         root = math.sqrt(squares.value)
         return Estimate(root, 0.5 / root * squares.uncertainty if root else 0.0)
 
@@ -144,32 +159,26 @@ class Divergence:
         """Of the means of both losses."""
         if self.count < 2:
             return 0.0
-        products = math.fsum(a * b for a, b in zip(self.losses, self.base_losses, strict=True)) / self.count
-        return (products - mean(self.losses).value * mean(self.base_losses).value) / (self.count - 1)
+        products = self._products.value / self.count
+        return (products - self.loss.estimate.value * self.base_loss.estimate.value) / (self.count - 1)
 
     def facts(self) -> dict[str, object]:
         """All of it, as JSON has it: an estimate is [value, uncertainty]; probabilities are shares, not per cent."""
         return {
             "tokens": self.count,
-            "ppl": powered(mean(self.losses)),
-            "ppl_base": powered(mean(self.base_losses)),
+            "ppl": powered(self.loss.estimate),
+            "ppl_base": powered(self.base_loss.estimate),
             "correlation": self.correlation,
             "ln_ratio": self.log_ratio,
             "ratio": powered(self.log_ratio),
             "difference": self.difference,
-            "kld": mean(self.divergences),
+            "kld": self.divergence.estimate,
             "kld_percentiles": percentiles(self.divergences),
-            "delta_p": mean(self.changes),
+            "delta_p": self.change.estimate,
             "delta_p_percentiles": percentiles(self.changes),
             "delta_p_rms": self.rms_change,
             "same_top": self.same_top,
         }
-
-
-def powered(log: Estimate) -> Estimate:
-    """e to an estimate."""
-    value = softmax.exp(log.value)
-    return Estimate(value, value * log.uncertainty)
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float]:

@@ -5,12 +5,11 @@ probability that the model gives to each token, given those before it in the chu
 becomes BOS if the model adds one. With a stride the windows overlap, and the last ``stride`` tokens of each are scored.
 
 Every number here is the same for every batch size and number of threads: logits are, ``softmax`` is, and sums
-over tokens are exact (``math.fsum``).
+over tokens are exact (``means``).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -18,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kinetic import softmax
+from kinetic.api.means import Estimate, Mean, powered
 from kinetic.api.scorer import ROWS, Progress, Scorer
 from kinetic.bits import F32
 from kinetic.errors import UsageError
@@ -33,13 +33,6 @@ class Cut(NamedTuple):
     start: int
     tokens: Sequence[int]
     scored: int
-
-
-class Estimate(NamedTuple):
-    """A mean and its uncertainty (standard error)."""
-
-    value: float
-    uncertainty: float
 
 
 @dataclass(frozen=True)
@@ -60,30 +53,23 @@ class Perplexity:
     losses: list[float] = field(default_factory=list)
     running: list[float] = field(default_factory=list)
     """Perplexity after each chunk."""
+    _mean: Mean = field(default_factory=Mean, repr=False, compare=False)
 
-    def add(self, losses: F64) -> float:
-        self.losses += losses.tolist()
-        self.running.append(softmax.exp(self.mean.value))
-        return self.running[-1]
+    def add(self, losses: F64) -> None:
+        values = losses.tolist()
+        self.losses += values
+        self._mean.add(values)
+        self.running.append(self.estimate.value)
 
     @property
     def mean(self) -> Estimate:
         """Of -ln p."""
-        return mean(self.losses)
+        return self._mean.estimate
 
     @property
     def estimate(self) -> Estimate:
         """Perplexity: e to the mean."""
-        value, uncertainty = self.mean
-        return Estimate(softmax.exp(value), softmax.exp(value) * uncertainty)
-
-
-def mean(values: Sequence[float]) -> Estimate:
-    """Exact sums, rounded once; the uncertainty is the square root of the variance over (n - 1)."""
-    count = len(values)
-    middle = math.fsum(values) / count
-    variance = math.fsum(value * value for value in values) / count - middle * middle
-    return Estimate(middle, math.sqrt(variance / (count - 1)) if variance > 0 and count > 1 else 0.0)
+        return powered(self.mean)
 
 
 def cuts(tokens: Sequence[int], settings: Settings) -> list[Cut]:

@@ -128,7 +128,7 @@ def run_operations(
     progress: Callable[[str], None] | None = None,
 ) -> list[F32]:
     """What a forward pass written with ``backends.base.Ops`` gives for each batch, every one on an empty cache."""
-    with _kernels(isa):
+    with backend_environment(isa):
         program = open_backend(device, threads=threads).load(forward, layers, progress)
     try:
         found = []
@@ -148,7 +148,7 @@ def bare(device: str = "cpu", isa: str = "", *, width: int = 1) -> Iterator[Prog
     def least(ops: Any) -> Any:
         return ops.embed(Weight("least", 0, (1, width), np.zeros((1, 4 * width), np.uint8)))
 
-    with _kernels(isa):
+    with backend_environment(isa):
         program = open_backend(device, threads=1).load(least, (), None)
     try:
         yield program
@@ -163,7 +163,7 @@ def draw(program: Program, row: F32, history: Sequence[int], sampling: Sampling,
 
 
 @contextlib.contextmanager
-def _kernels(isa: str) -> Iterator[None]:
+def backend_environment(isa: str) -> Iterator[None]:
     """Backends are opened in here: with the user's folder of kernels, for an instruction set ("": the best)."""
     if not os.environ.get("KINETIC_KERNELS"):
         os.environ["KINETIC_KERNELS"] = str(store.folder("kernels"))
@@ -197,7 +197,7 @@ class Probe:
     ) -> None:
         self._loaded = open_model_file(store.resolve(model))
         try:
-            with _kernels(isa):
+            with backend_environment(isa):
                 self._engine = Engine(
                     self._loaded.gguf,
                     self._loaded.weights,

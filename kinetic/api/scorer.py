@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 from kinetic import packs, store
 from kinetic.api import profiles
 from kinetic.api.describe import formats_not_built_in
-from kinetic.api.probe import _kernels
+from kinetic.api.probe import backend_environment
 from kinetic.engine import Engine
 from kinetic.errors import ContextOverflow, UnsupportedModel, UsageError
 from kinetic.loader import Check, open_model_file
@@ -58,7 +58,7 @@ class Scorer:
                     raise UnsupportedModel(reason, name="UNSUPPORTED_WEIGHT_TYPE")
             self.tokenizer = load_tokenizer(metadata)
             keeps = pack_cache and device == "cpu" and weights is None
-            with _kernels(""):
+            with backend_environment(""):
                 self._engine = Engine(
                     self._loaded.gguf,
                     weights(self._loaded.weights) if weights else self._loaded.weights,

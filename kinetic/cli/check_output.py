@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
+from math import inf
 from typing import TYPE_CHECKING
 
 from kinetic.cli.parser import Subcommands, add_pack_cache
@@ -57,7 +58,7 @@ def main(options: Namespace) -> int:
 
     a = Setting(options.model)
     b = _other(a, options.other)
-    if options.floor is not None and not options.floor >= 0:
+    if options.floor is not None and not 0 <= options.floor < inf:
         raise UsageError("--floor is a divergence in nats, 0 or more", name="FLOOR")
     with Progress("reading", quiet=options.quiet) as bar:
         outcome = check(

@@ -25,17 +25,17 @@ tokens of the text. The file is llama-imatrix's, and `llama-quantize --imatrix` 
 llama-imatrix's; the sums are the same for every -b, -ub and -t, to the last bit.
 
 Without -f the files of --in-file are combined, and no MODEL is needed; with --show-statistics they
-are described instead, and nothing is written.
+are described instead, and nothing is written. Left out of llama-imatrix's flags are --nextn and
+whatever says how llama.cpp computes (-ngl, -fa and others).
 """
 
 
 def add(commands: Subcommands) -> None:
     parser = commands.add_parser("imatrix", help=HELP, description=HELP[0].upper() + HELP[1:] + ".", epilog=EPILOG)
-    parser.add_argument(
-        "model", nargs="?", metavar="MODEL", help="a .gguf or .ktc file, or a name from `kinetic models`"
-    )
+    shared.add_model(parser)
     parser.add_argument("-f", "--file", metavar="FILE", help="the text (- is stdin)")
-    parser.add_argument("-o", "--output", default="imatrix.gguf", metavar="FILE", help="where it goes (imatrix.gguf)")
+    parser.add_argument("-o", "--output", "--output-file", default="imatrix.gguf", metavar="FILE",
+                        help="where it goes (imatrix.gguf)")  # fmt: skip
     shared.add_chunks(parser)
     parser.add_argument(
         "--chunk", "--from-chunk", type=int, default=0, metavar="N", help="leave out the first N chunks"
@@ -44,6 +44,8 @@ def add(commands: Subcommands) -> None:
                         help="add to this matrix (repeatable, or separated by commas)")  # fmt: skip
     parser.add_argument("--process-output", action="store_true", help="also the product with the vocabulary")
     parser.add_argument("--no-ppl", action="store_true", help="measure no perplexity on the way")
+    parser.add_argument("--ppl", dest="no_ppl", action="store_false", default=False,
+                        help="measure it, as happens without this")  # fmt: skip
     parser.add_argument("--parse-special", action="store_true", help="spellings of control tokens stand for them")
     parser.add_argument("--output-format", choices=("gguf", "dat"), default="gguf", metavar="gguf|dat",
                         help="dat is the older format of llama.cpp")  # fmt: skip
@@ -60,6 +62,7 @@ def main(options: Namespace) -> int:
     from kinetic.api import imatrix_file
     from kinetic.cli.receipt_files import require_writable
 
+    shared.take_model(options)
     if options.file is None and not options.in_file:
         raise UsageError("name a text with -f, or matrices to combine with --in-file", name="NO_TEXT")
     if options.file is not None and (options.model is None or options.show_statistics):
@@ -144,6 +147,7 @@ def _report(matrix: Matrix, found: Perplexity | None, options: Namespace) -> int
 
 def _show(matrix: Matrix, options: Namespace) -> int:
     from kinetic.api import imatrix_statistics as statistics
+    from receipts.terminal import printable
 
     found = statistics.lines(matrix)
     if options.json:
@@ -154,7 +158,7 @@ def _show(matrix: Matrix, options: Namespace) -> int:
         c = statistics.compare([line.pair])
         layer = str(line.layer) if line.layer >= 0 else "-"
         print(
-            f"{layer:>5}  {line.name:40} {line.mean:10.4f} {line.deviation:10.4f} {line.skewness:10.4f}"
+            f"{layer:>5}  {printable(line.name):40} {line.mean:10.4f} {line.deviation:10.4f} {line.skewness:10.4f}"
             f" {line.kurtosis:10.4f} {line.evenness:8.2f} {line.energy:14.4f} {c.gain:8.2f} {c.distance:12.4f}"
             f" {c.correlation:8.4f} {c.covariance:10.4f}"
         )
@@ -175,7 +179,6 @@ LAYER_HEADING = f"{'layer':>5}  {'energy':>14} {'gain':>8} {'distance':>12} {'co
 
 
 def _facts(found: Sequence[Line]) -> dict[str, Any]:
-    """For JSON, which knows no NaN: null."""
     from dataclasses import asdict
 
     from kinetic.api import imatrix_statistics as statistics
@@ -184,8 +187,4 @@ def _facts(found: Sequence[Line]) -> dict[str, Any]:
     for weight in weights:
         del weight["pair"]
     layers = [{"layer": n, "energy": energy} | asdict(compared) for n, energy, compared in statistics.layers(found)]
-    return {"weights": [_without_nan(row) for row in weights], "layers": [_without_nan(row) for row in layers]}
-
-
-def _without_nan(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: None if value != value else value for name, value in row.items()}
+    return {"weights": weights, "layers": layers}

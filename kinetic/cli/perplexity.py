@@ -13,7 +13,8 @@ from kinetic.errors import UsageError
 
 if TYPE_CHECKING:
     from kinetic.api.kl_divergence import Divergence
-    from kinetic.api.perplexity import Cut, Estimate, Perplexity, Settings
+    from kinetic.api.means import Estimate
+    from kinetic.api.perplexity import Cut, Perplexity, Settings
     from kinetic.api.scorer import Scorer
 
 HELP = "measure how well a model predicts a text, and its KL divergence from another"
@@ -25,12 +26,15 @@ does; numbers are comparable with its. They are the same for every -b, -ub and -
 --kl-divergence-base FILE writes a model's log-probabilities; with --kl-divergence it reads them, and
 compares. The file is llama.cpp's: either program reads what the other wrote. It takes 2 bytes for each
 token of the vocabulary and each scored token of the text.
+
+Flags are llama-perplexity's. Left out are --hellaswag, --winogrande and --multiple-choice with theirs, and
+whatever says how llama.cpp computes (-ngl, -fa and others).
 """
 
 
 def add(commands: Subcommands) -> None:
     parser = commands.add_parser("perplexity", help=HELP, description=HELP[0].upper() + HELP[1:] + ".", epilog=EPILOG)
-    parser.add_argument("model", metavar="MODEL", help="a .gguf or .ktc file, or a name from `kinetic models`")
+    add_model(parser)
     parser.add_argument("text", nargs="?", metavar="FILE", help="the text (- is stdin)")
     parser.add_argument("-f", "--file", metavar="FILE", help="the same as a flag")
     add_chunks(parser)
@@ -45,6 +49,14 @@ def add(commands: Subcommands) -> None:
     parser.add_argument("--kl-divergence", action="store_true", help="compare with --kl-divergence-base")
     add_machine(parser)
     parser.set_defaults(main=main)
+
+
+def add_model(parser: Parser) -> None:
+    """As an argument, which is then options.model, or with -m as llama.cpp has it."""
+    parser.add_argument(
+        "model", nargs="?", metavar="MODEL", help="a .gguf or .ktc file, or a name from `kinetic models`"
+    )
+    parser.add_argument("-m", "--model", dest="model_flag", metavar="MODEL", help="the same as a flag")
 
 
 def add_chunks(parser: Parser) -> None:
@@ -67,6 +79,11 @@ def add_machine(parser: Parser) -> None:
 
 
 def main(options: Namespace) -> int:
+    if options.model_flag is not None and options.text is None:
+        options.model, options.text = None, options.model  # With -m the only word is the text.
+    take_model(options)
+    if options.model is None:
+        raise UsageError("name the model, as an argument or with -m", name="NO_MODEL")
     if options.kl_divergence:
         return _compare(options)
     text = read_text(options)
@@ -84,14 +101,22 @@ def main(options: Namespace) -> int:
     return 0
 
 
+def take_model(options: Namespace) -> None:
+    """That of -m becomes options.model. Raises UsageError where there are two."""
+    if options.model_flag is not None:
+        if options.model is not None:
+            raise UsageError("name the model once: as an argument or with -m", name="MODEL_TWICE")
+        options.model = options.model_flag
+
+
 def read_text(options: Namespace) -> str:
     """The text, without the newline at its end, as llama.cpp reads it. Raises UsageError or FileProblem."""
-    from kinetic.cli.run_options import _decode, _read_bytes
+    from kinetic.cli.run_options import decode, read_bytes
 
     if (options.text is None) == (options.file is None):
         raise UsageError("name the file with the text, once: as an argument or with -f", name="NO_TEXT")
     name = options.text or options.file
-    return _decode(_read_bytes(name), name).removesuffix("\n")
+    return decode(read_bytes(name), name).removesuffix("\n")
 
 
 def settings(options: Namespace) -> Settings:
@@ -121,9 +146,20 @@ def open_scorer(options: Namespace, context: int = 0, **unusual: Any) -> Scorer:
 
 
 def print_json(facts: Mapping[str, object]) -> None:
+    """JSON knows neither NaN nor infinity: null stands for them."""
     import json  # Not at the top: help needs none.
 
-    print(json.dumps(facts))
+    print(json.dumps(_without_nan(facts), allow_nan=False))
+
+
+def _without_nan(facts: Any) -> Any:
+    import math
+
+    if isinstance(facts, Mapping):
+        return {name: _without_nan(value) for name, value in facts.items()}
+    if isinstance(facts, list | tuple):
+        return [_without_nan(value) for value in facts]
+    return None if isinstance(facts, float) and not math.isfinite(facts) else facts
 
 
 def print_chunk(cut: Cut, found: Perplexity) -> None:
@@ -226,13 +262,12 @@ def _pair(estimate: Estimate, width: int, digits: int, factor: float = 1.0) -> s
 
 
 def _running(number: int, found: Divergence) -> str:
-    from kinetic.api.kl_divergence import powered
-    from kinetic.api.perplexity import mean
+    from kinetic.api.means import powered
 
     parts = [
-        _pair(powered(mean(found.losses)), 9, 4),
+        _pair(powered(found.loss.estimate), 9, 4),
         _pair(found.log_ratio, 10, 5),
-        _pair(mean(found.divergences), 10, 5),
+        _pair(found.divergence.estimate, 10, 5),
         _pair(found.rms_change, 6, 3, 100) + " %",
         _pair(found.same_top, 6, 3, 100) + " %",
     ]

@@ -125,18 +125,18 @@ def read_prompt(options: Namespace) -> str:
     if given and options.file is None:
         text = given[0]
     else:
-        text = _decode(_read_bytes(options.file), options.file or "standard input")
+        text = decode(read_bytes(options.file), options.file or "standard input")
     return _escaped(text, options.escape)
 
 
-def _read_bytes(file: str | None) -> bytes:
+def read_bytes(file: str | None) -> bytes:
     try:
         return sys.stdin.buffer.read() if file in (None, "-") else Path(str(file)).read_bytes()
     except OSError as error:
         raise FileProblem(f"cannot read {file or 'standard input'}: {error.strerror}", name="UNREADABLE") from None
 
 
-def _decode(data: bytes, source: str) -> str:
+def decode(data: bytes, source: str) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

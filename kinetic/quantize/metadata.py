@@ -7,6 +7,7 @@ overrides, then the importance matrix and, in a pruned file, the number of layer
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from struct import Struct, pack
 from typing import Any, Final
 
@@ -45,6 +46,11 @@ class Keys(dict[str, bytes]):
         self.pop(key, None)
         self[key] = _record(key, kind, value)
 
+    def put_strings(self, key: str, items: Sequence[str]) -> None:
+        """A list of strings, each up to a NUL."""
+        self.pop(key, None)
+        self[key] = _list_record(key, items)
+
     def put_override(self, override: Override) -> None:
         self.put(override.key, override.kind, override.value)
 
@@ -53,6 +59,12 @@ def _record(key: str, kind: str, value: Any) -> bytes:
     number, layout = _CODES[kind]
     raw = _text(value) if kind == "STRING" else pack("<" + layout, value)
     return _text(key.encode("utf-8", "surrogateescape")) + _U32.pack(number) + raw
+
+
+def _list_record(key: str, items: Sequence[str]) -> bytes:
+    """Strings end at a NUL, as llama.cpp copies them."""
+    head = _text(key.encode()) + _U32.pack(_CODES["ARRAY"][0]) + _U32.pack(_CODES["STRING"][0])
+    return head + _U64.pack(len(items)) + b"".join(map(_cut, items))
 
 
 def _text(raw: bytes) -> bytes:
@@ -74,14 +86,13 @@ def quantised_keys(source: Gguf, recipe: Recipe, importance: Importance | None) 
 
 
 def copied_keys(shard: Shard) -> Keys:
-    """As they stand in a file. Strings in arrays end at a NUL, as llama.cpp copies them."""
+    """As they stand in a file, but for strings in lists that hold a NUL."""
     keys = Keys()
     for name, begin, end in shard.records():
         value = shard.header.metadata[name]
         keys[name] = bytes(shard.source.buffer[begin:end])
         if isinstance(value, Array) and value.kind == "STRING" and any("\0" in item for item in value):
-            head = _text(name.encode()) + _U32.pack(_CODES["ARRAY"][0]) + _U32.pack(_CODES["STRING"][0])
-            keys[name] = head + _U64.pack(len(value)) + b"".join(map(_cut, value))
+            keys[name] = _list_record(name, value)
     if shard.header.alignment != DEFAULT_ALIGNMENT:
         # What is written is aligned by default, and has to say so.
         keys[_ALIGNMENT] = _record(_ALIGNMENT, "UINT32", DEFAULT_ALIGNMENT)

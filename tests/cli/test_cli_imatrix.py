@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import struct
 
 import pytest
 
@@ -35,7 +37,7 @@ def test_a_matrix(run, tmp_path):
     assert out.startswith("[1]") and "Final estimate: PPL = " in out
     found = read("imatrix.gguf", 0)
     assert len(found.entries) == 14 and found.datasets == ["text"] and found.chunk_size == 64
-    assert {entry.count for entry in found.entries.values()} == {64 * found.chunks}
+    assert {entry.rows for entry in found.entries.values()} == {64 * found.chunks}
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
@@ -50,9 +52,18 @@ def test_the_older_format_and_copies_on_the_way(run, tmp_path):
     options = ("-c", 32, "--chunks", 3, "--output-format", "dat", "-o", "m.dat", "--save-frequency", 2, "-ofreq", 1)
     facts = json.loads(run("-f", "text", *options, "--json"))
     assert (facts["chunks"], facts["entries"], facts["output"]) == (3, 14, "m.dat") and facts["ppl"] > 1
-    assert read("m.dat", 32).entries["blk.0.attn_q.weight"].count == 96
-    assert read("m.dat.at_2", 32).entries["blk.0.attn_q.weight"].count == 64
+    assert read("m.dat", 32).entries["blk.0.attn_q.weight"].rows == 96
+    assert read("m.dat.at_2", 32).entries["blk.0.attn_q.weight"].rows == 64
     assert (tmp_path / "m.dat").read_bytes()[:4] == (14).to_bytes(4, "little")
+
+
+def test_the_flags_of_llama_imatrix(run, model, tmp_path, capsys):
+    run("-f", "text", "-c", 32, "--chunks", 1, "-o", "a")
+    words = ["-m", str(model), "-f", "text", "-c", "32", "--chunks", "1", "--output-file", "b", "--no-ppl", "--ppl"]
+    assert main(["imatrix", *words, "--no-pack-cache"]) == 0
+    assert "Final estimate" in capsys.readouterr().out
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert "name the model once" in run("-m", model, "-f", "text", check=2)
 
 
 def test_matrices_are_combined(run):
@@ -91,11 +102,30 @@ def test_statistics(run):
         (("--in-file", "text"), 11, "no importance matrix"),
         (("-f", "text", "-c", 4000), 2, "are needed"),
         (("-f", "text", "--show-statistics"), 2, "leave -f out"),
+        (("--in-file", "text", "-c", 0), 2, "no size of chunks"),
+        (("--in-file", "text", "-c", 99999999999), 2, "no size of chunks"),
+        (("--in-file", "/dev/zero"), 3, "not a regular file"),
     ],
 )
 def test_what_can_not_be_done(run, words, code, part):
     err = run(*words, check=code)
     assert part in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("form", ["dat", "gguf"])
+def test_a_text_whose_name_is_no_utf8(run, tmp_path, form):
+    name = os.fsdecode(b"\xfft")
+    (tmp_path / "text").rename(name)
+    run("-f", name, "-c", 32, "--chunks", 1, "-o", "m", "--no-ppl", "--output-format", form)
+    assert read("m", 32).datasets == [name]
+
+
+def test_names_can_not_steer_the_terminal(run, tmp_path):
+    name = b"blk.0.\x1b[2J.weight"
+    head = struct.pack("<ii", 1, len(name)) + name
+    (tmp_path / "m").write_bytes(head + struct.pack("<iif", 1, 1, 1.0))
+    out = run("--in-file", "m", "--show-statistics")
+    assert "\x1b" not in out and r"blk.0.\x1b[2J.weight" in out
 
 
 def test_a_model_is_needed_for_a_text_alone(run, model, capsys):

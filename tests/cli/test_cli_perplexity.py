@@ -10,7 +10,7 @@ import pytest
 
 from kinetic.api import check_output
 from kinetic.cli import main
-from kinetic.cli.perplexity import settings
+from kinetic.cli.perplexity import print_json, settings
 from tests.support.tiny_models import TEXT, write_tiny_gemma3, write_tiny_llama
 
 
@@ -64,6 +64,12 @@ def test_rows_at_once_are_the_smaller_of_both_flags(batch, ubatch, rows):
     assert settings(given).rows == rows
 
 
+def test_the_model_as_a_flag(run):
+    expected = run("perplexity", "a.gguf", "text", "-c", 64, "--chunks", 1)
+    for words in (("-m", "a.gguf", "text"), ("--model", "a.gguf", "-f", "text"), ("text", "-m", "a.gguf")):
+        assert run("perplexity", *words, "-c", 64, "--chunks", 1) == expected
+
+
 def test_a_line_for_each_chunk(run):
     lines = run("perplexity", "a.gguf", "text", "-c", 64, "--chunks", 2, "--ppl-output-type", 1).splitlines()
     assert [line.split()[0] for line in lines[:2]] == ["0", "64"]
@@ -108,6 +114,10 @@ def test_a_base_of_another_vocabulary(run):
     ("words", "code", "part"),
     [
         (("a.gguf",), 2, "name the file"),
+        ((), 2, "name the model"),
+        (("-f", "text"), 2, "name the model"),
+        (("-m", "a.gguf"), 2, "name the file"),
+        (("-m", "a.gguf", "a.gguf", "text"), 2, "name the model once"),
         (("a.gguf", "text", "-f", "text"), 2, "once"),
         (("a.gguf", "none"), 3, "cannot read none"),
         (("none.gguf", "text"), 3, "none.gguf"),
@@ -126,6 +136,13 @@ def test_a_base_of_another_vocabulary(run):
 def test_what_can_not_be_done(run, words, code, part):
     err = run("perplexity", *words, check=code)
     assert part in err and err.count("\n") == 1
+
+
+def test_json_has_null_for_what_is_no_number(capsys):
+    print_json({"a": float("nan"), "b": [1.5, float("inf")], "c": {"d": (-float("inf"), 2)}, "e": True})
+    assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == {
+        "a": None, "b": [1.5, None], "c": {"d": [None, 2]}, "e": True
+    }  # fmt: skip
 
 
 # --- check-output ---
@@ -152,7 +169,9 @@ def test_inside_and_outside(run, monkeypatch):
         (("threads=x",), "threads=x"),
         (("device=none",), "none"),
         (("gemma.gguf",), "other tokens"),
+        (("threads=" + "9" * 5000,), "at most"),
         (("threads=1", "--floor", "nan"), "--floor"),
+        (("threads=1", "--floor", "inf"), "--floor"),
     ],
 )
 def test_what_can_not_be_compared(run, words, part):

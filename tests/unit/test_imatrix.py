@@ -96,7 +96,7 @@ def test_what_is_left_out(path, tokens, whole):
     assert whole[0].entries.keys() - matrix.entries.keys() == {"token_embd.weight"}
     for name, entry in matrix.entries.items():
         assert entry.squares.tobytes() == whole[0].entries[name].squares.tobytes()
-        assert entry.count == 2 * CONTEXT
+        assert entry.rows == 2 * CONTEXT
 
 
 def test_perplexity_on_the_way_is_perplexity(path, tokens, whole):
@@ -117,14 +117,14 @@ def test_numbers_that_are_not_finite():
 
 def small(count=20, names=("blk.1.b", "blk.0.a"), scale=1.0):
     values = {name: scale * np.arange(1.0, 4.0 + i) for i, name in enumerate(names)}
-    return Matrix(8, ["text"], {name: Entry(x, -x, count) for name, x in values.items()})
+    return Matrix(8, ["text"], {name: Entry(x, -x, np.array([count])) for name, x in values.items()})
 
 
 def same(a, b, sums=True):
     assert a.entries.keys() == b.entries.keys()
     for name, entry in a.entries.items():
         other = b.entries[name]
-        assert entry.count == other.count
+        assert entry.counts.tolist() == other.counts.tolist()
         assert entry.squares.tolist() == pytest.approx(other.squares.tolist())
         assert (entry.sums is None) == (other.sums is None) == (not sums)
         if sums:
@@ -146,9 +146,8 @@ def test_the_layout_of_the_older_format(tmp_path):
     assert data.endswith(struct.pack("<ii", 3, 4) + b"text")
     (tmp_path / "m").write_bytes(data)
     found = read(str(tmp_path / "m"), 8)
-    same(
-        found, Matrix(8, [], {name: Entry(e.squares * 24 / 20, None, 24) for name, e in small().entries.items()}), False
-    )
+    expected = {name: Entry(e.squares * 24 / 20, None, np.array([24])) for name, e in small().entries.items()}
+    same(found, Matrix(8, [], expected), False)
     assert found.datasets == ["text"]
     (tmp_path / "m").write_bytes(data[:-12])
     assert read(str(tmp_path / "m"), 8).datasets == []
@@ -159,7 +158,7 @@ def test_combined(tmp_path):
     (tmp_path / "b").write_bytes(to_gguf(small(8, ("blk.1.b", "blk.2.c"), 3.0)))
     found = combined([str(tmp_path / "a"), str(tmp_path / "b")], 8)
     assert sorted(found.entries) == ["blk.0.a", "blk.1.b", "blk.2.c"]
-    assert found.entries["blk.1.b"].squares.tolist() == [4.0, 8.0, 12.0] and found.entries["blk.1.b"].count == 28
+    assert found.entries["blk.1.b"].squares.tolist() == [4.0, 8.0, 12.0] and found.entries["blk.1.b"].rows == 28
     assert found.datasets == ["text", "text"] and found.chunks == 4
     (tmp_path / "c").write_bytes(to_dat(small()))
     assert combined([str(tmp_path / "a"), str(tmp_path / "c")], 8).entries["blk.1.b"].sums is None
@@ -198,7 +197,7 @@ def test_a_file_that_is_not_there(tmp_path):
 
 def uneven(seed, count, with_sums=True):
     sums = count * normals(seed, 50).astype(np.float64)
-    return Entry(sums * sums / count + count, sums if with_sums else None, count)
+    return Entry(sums * sums / count + count, sums if with_sums else None, np.array([count]))
 
 
 @pytest.mark.parametrize("with_sums", [True, False])
@@ -210,7 +209,7 @@ def test_statistics_are_those_of_their_definitions(with_sums):
 
     def inputs(name):
         entry = entries[name]
-        return (entry.sums if with_sums else entry.squares) / entry.count, entry.squares / entry.count
+        return (entry.sums if with_sums else entry.squares) / entry.rows, entry.squares / entry.rows
 
     (y, ey), (x, ex) = inputs("blk.0.w.weight"), inputs("blk.2.w.weight")
     line, z = found["blk.2.w.weight"], (x - x.mean()) / x.std()

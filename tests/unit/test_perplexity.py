@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import struct
 
 import numpy as np
@@ -240,6 +241,53 @@ def test_spoilt_base_files(tmp_path, spoil):
     with pytest.raises(Malformed) as caught:
         kl_base.Base(tmp_path / "base")
     assert caught.value.name == "BAD_BASE_FILE"
+
+
+@pytest.mark.parametrize(
+    ("scale", "least"),
+    [(np.nan, -9), (np.inf, -9), (1e-4, np.nan), (1e-4, np.inf), (1e-4, -np.inf), (-1e-4, -9), (0, 0.1), (1e-4, -6.5)],
+)
+def test_rows_that_are_no_log_probabilities(tmp_path, scale, least):
+    """The last would give a token more than all of the probability."""
+    logits = normals(5, 3 * 33).reshape(3, 33)
+    data = bytearray(write_base(tmp_path / "base", logits, [[1, 2, 3, 4, 5, 6, 7, 8]]))
+    at = len(data) - 2 * kl_base.row_words(33)
+    data[at : at + 8] = struct.pack("<ff", scale, least)
+    (tmp_path / "base").write_bytes(data)
+    with kl_base.Base(tmp_path / "base") as base:
+        base.rows(2)
+        with pytest.raises(Malformed) as caught:
+            base.rows(1)
+    assert caught.value.name == "BAD_BASE_FILE" and "scale" in str(caught.value)
+
+
+def test_a_base_that_is_certain(tmp_path):
+    """A row whose largest log-probability is 0, or rounded to a little more."""
+    logits = np.float32([[100, 0, 0, 0, 0]] * 3)
+    data = write_base(tmp_path / "base", logits, [[1, 2, 3, 4, 0, 1, 2, 3]])
+    with kl_base.Base(tmp_path / "base") as base:
+        assert abs(base.rows(3).of([0, 0, 0])).max() < 1e-5
+    assert len(data) == 20 + 4 * 8 + 3 * 2 * kl_base.row_words(5)
+
+
+def test_a_base_file_is_a_regular_file(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(FileProblem) as caught:
+        kl_base.Base(tmp_path / "fifo")
+    assert caught.value.name == "NOT_A_FILE"
+
+
+def test_a_base_that_excludes_what_follows(tmp_path):
+    """Perplexities beyond float64 are infinite, and no fault."""
+    logits = normals(5, 3 * 33).reshape(3, 33)
+    data = bytearray(write_base(tmp_path / "base", logits, [[1, 2, 3, 4, 5, 6, 7, 8]]))
+    data[52:60] = struct.pack("<ff", 0, -1e30)
+    (tmp_path / "base").write_bytes(data)
+    found = Divergence()
+    with kl_base.Base(tmp_path / "base") as base:
+        found.add(base.rows(3), logits, log_sums(logits), [4, 5, 6])
+    facts = found.facts()
+    assert facts["ppl_base"].value == math.inf and math.isfinite(facts["ppl"].value) and facts["ratio"].value == 0
 
 
 def test_a_base_file_that_is_not_there(tmp_path):

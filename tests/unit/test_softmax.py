@@ -104,3 +104,10 @@ def test_numbers_that_give_no_probabilities(value):
 
 def test_no_rows():
     assert log_sums(np.zeros((0, 5), np.float32)).shape == (0,)
+
+
+@pytest.mark.parametrize("x", [709.0, 709.78, 709.79, 710.0, 711.0, 3e6, 1e300, np.inf, -746.0, -3e6, -1e30, -np.inf])
+def test_exp_beyond_float64(x):
+    """Infinity above, and 0 below."""
+    with np.errstate(over="ignore"):
+        assert softmax.exp(x) == pytest.approx(float(np.exp(x)), rel=1e-13)
