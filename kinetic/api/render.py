@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kinetic.api.options import Message, require_messages
+from kinetic.api.options import Message, require_messages, require_template_options
 from kinetic.errors import FileProblem, UsageError
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def render(
     raises: TemplateError or LimitExceeded.
     """
     require_messages(messages)
+    require_template_options({"tools": tools or (), "template_vars": variables or {}})
     # Chosen out here, so that what renders a template knows no clock of its own.
     now = clock or datetime.now().isoformat(timespec="seconds")
     return open_template(path).render(

@@ -46,8 +46,10 @@ def _variable(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
         raise ArgumentTypeError(f"{text!r} is not of the form NAME=JSON")
+    from kinetic.cli.run_options import read_json
+
     try:
-        return name, _json(value)
+        return name, read_json(value)
     except ValueError:
         hint = "a text needs quotes of its own, as in '\"text\"'"
         raise ArgumentTypeError(f"the value of {name} is not JSON: {hint}") from None
@@ -60,8 +62,6 @@ def main(options: Namespace) -> int:
     from kinetic.store import resolve
 
     messages = _messages(options)
-    if any(name in ("messages", "tools") for name, _ in options.var):
-        raise UsageError("messages and tools have flags of their own, --messages and --tools", name="BAD_VARIABLE")
     rendered = render(
         options.model if options.model.endswith(SUFFIX) else resolve(options.model),
         messages,
@@ -94,25 +94,13 @@ def _messages(options: Namespace) -> list[Any]:
 
 def _listed(file: str, what: str) -> list[Any]:
     """The list in a JSON file. Raises FileProblem or UsageError."""
-    from kinetic.cli.run_options import _decode, _read_bytes
+    from kinetic.cli.run_options import _decode, _read_bytes, read_json
 
     source = "standard input" if file == "-" else file
     try:
-        found = _json(_decode(_read_bytes(file), source))
+        found = read_json(_decode(_read_bytes(file), source))
     except ValueError as error:
         raise UsageError(f"{source} is not JSON: {error}", name="NOT_JSON") from None
     if not isinstance(found, list):
         raise UsageError(f"{source} must be a JSON list of {what}", name=f"BAD_{what.upper()}")
     return found
-
-
-def _json(text: str) -> Any:
-    """What JSON text says. ValueError for any other, nested too deep or holding half a character included."""
-    import json
-
-    try:
-        value = json.loads(text)
-        json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8")
-    except RecursionError:
-        raise ValueError("it nests too deep") from None
-    return value
