@@ -159,9 +159,10 @@ class Model:
     def _encode(self, prompt: str | Sequence[Message], options: Options) -> tuple[list[int], str]:
         """Token ids of the prompt, and the clock value that its template asked for."""
         if isinstance(prompt, str) and (options.get("raw") or not self.has_template):
-            if options.get("system"):
-                why = "a raw prompt has none" if self.has_template else "this model has no chat template"
-                raise UsageError(f"there is no place for a system message: {why}", name="NO_TEMPLATE")
+            for key, what in (("system", "a system message"), ("tools", "tools"), ("template_vars", "variables")):
+                if options.get(key):
+                    why = "a raw prompt has none" if self.has_template else "this model has no chat template"
+                    raise UsageError(f"there is no place for {what}: {why}", name="NO_TEMPLATE")
             special = options.get("parse_special", False)
             ids, used = self.tokenizer.encode(prompt, add_special=True, parse_special=special), ""
         else:
@@ -177,7 +178,9 @@ class Model:
             raise UsageError("this model has no chat template: give it a text to complete", name="NO_TEMPLATE")
         # The time is chosen out here, so that what renders a template knows no clock of its own.
         now = options.get("template_time") or datetime.now().isoformat(timespec="seconds")
-        rendered = self._template.render(as_messages(prompt, options.get("system", "")), clock=now)
+        messages = as_messages(prompt, options.get("system", ""))
+        tools, variables = options.get("tools") or None, options.get("template_vars")
+        rendered = self._template.render(messages, tools=tools, clock=now, extra=variables)
         if options.get("parse_special"):
             ids = self.tokenizer.encode(rendered.text, add_special=False, parse_special=True)
         else:

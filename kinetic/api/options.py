@@ -37,6 +37,10 @@ class Options(TypedDict, total=False):
     """Texts that end the answer; they aren't part of it."""
     template_time: str
     """Clock value for templates that ask for one, as in 2026-03-14T15:09:26; by default now, local time."""
+    tools: Sequence[Mapping[str, Any]]
+    """Tools the model may call, as the chat template takes them: OpenAI's JSON."""
+    template_vars: Mapping[str, Any]
+    """More variables of the chat template, such as enable_thinking or documents."""
     completion_index: int
     """Number of this answer among several to one question with one seed."""
     temperature: float
@@ -92,11 +96,24 @@ def _require_types(options: Options) -> None:
     max_tokens = options.get("max_tokens", -1)
     if not (isinstance(max_tokens, int) and -2 <= max_tokens < 2**31):
         raise UsageError(f"max_tokens is {max_tokens}, but must be from -2 to 2^31 - 1", name="BAD_MAX_TOKENS")
+    require_template_options(options)
     bias: Any = options.get("logit_bias", ())
     pairs = bias.items() if isinstance(bias, Mapping) else bias
     is_list = isinstance(pairs, Iterable) and not isinstance(bias, str)
     if not is_list or not all(isinstance(pair, Sequence) and len(pair) == 2 and _is_number(pair[1]) for pair in pairs):
         raise UsageError("logit_bias must map token ids to numbers", name="BAD_LOGIT_BIAS")
+
+
+def require_template_options(options: Options) -> None:
+    """Raises UsageError unless tools and template_vars are what a chat template can be given."""
+    tools: object = options.get("tools", ())
+    if not isinstance(tools, list | tuple) or not all(isinstance(tool, Mapping) for tool in tools):
+        raise UsageError("tools must be a list of objects", name="BAD_TOOLS")
+    variables: object = options.get("template_vars", {})
+    if not isinstance(variables, Mapping) or not all(isinstance(name, str) for name in variables):
+        raise UsageError("template_vars must map names to values", name="BAD_TEMPLATE_VARS")
+    if variables.keys() & {"messages", "tools"}:
+        raise UsageError("messages and tools are no template_vars: they have places of their own", name="BAD_VARIABLE")
 
 
 def _require_challenge(options: Options) -> None:

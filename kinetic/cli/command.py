@@ -30,6 +30,7 @@ from kinetic.cli import (
     pull,
     quantize,
     receipt,
+    render,
     repair,
     rm,
     run,
@@ -46,7 +47,7 @@ DESCRIPTION = "Run language models so that the same question gets the same answe
 COMMANDS = (
     *(run, verify_receipt, receipt, audit, keygen),
     *(pack, unpack, verify, sign, repair, export, quantize),
-    *(info, pull, models, rm),
+    *(info, render, pull, models, rm),
     *(bench, doctor, conformance, gate),
     *(perplexity, check_output, imatrix),
 )

@@ -50,6 +50,8 @@ def _add_prompt(parser: Parser) -> None:
     group.add_argument("-e", "--escape", action="store_true", help=r"read \n \r \t \\ \' \" \xHH in the texts given")
     group.add_argument("--parse-special", action="store_true", help="let the texts given spell control tokens")
     group.add_argument("--template-time", metavar="TIME", help="clock value for the template, as 2026-03-14T15:09:26")
+    group.add_argument("--chat-template-kwargs", type=_variables, metavar="JSON", default={},
+                       help="an object of variables for the template, as '{\"enable_thinking\": false}'")  # fmt: skip
 
 
 def _add_limits(parser: Parser) -> None:
@@ -115,6 +117,28 @@ def _bias(text: str) -> tuple[int, float]:
     return int(match[1]), float(match[2])
 
 
+def _variables(text: str) -> dict[str, Any]:
+    try:
+        found = read_json(text)
+    except ValueError as error:
+        raise ArgumentTypeError(f"{text!r} is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ArgumentTypeError(f"{text!r} is not a JSON object")
+    return found
+
+
+def read_json(text: str) -> Any:
+    """What JSON text says. ValueError for any other, nested too deep or holding half a character included."""
+    import json
+
+    try:
+        value = json.loads(text)
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8")
+    except RecursionError:
+        raise ValueError("it nests too deep") from None
+    return value
+
+
 def read_prompt(options: Namespace) -> str:
     """The prompt, from the one place that gives it. Raises UsageError or FileProblem."""
     given = [text for text in (options.prompt, options.prompt_flag, options.file) if text is not None]
@@ -166,6 +190,7 @@ def asked_options(options: Namespace) -> dict[str, Any]:
         "raw": options.raw,
         "parse_special": options.parse_special,
         "template_time": options.template_time or "",
+        "template_vars": options.chat_template_kwargs,
         "commit_logits": options.commit,
         "withhold_prompt": options.withhold_prompt,
     }

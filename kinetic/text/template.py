@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -111,11 +111,11 @@ class ChatTemplate:
         name = "tool_use" if tools and "tool_use" in self._sources else "default"
         rendering = _Rendering(self._template(name), self._tokenizer, add_generation_prompt, clock)
         conversation = _Conversation(
-            [_with_parsed_arguments(message) for message in messages],
+            [_with_arguments(message, _as_object) for message in messages],
             None if tools is None else list(tools),
             dict(extra or {}),
         )
-        text = rendering.run(conversation)
+        conversation, text = _understood(rendering, conversation)
         guard = self._guard(name, text, conversation)
         if guard is None:
             return Rendered(text, text, "", rendering.clock_used)
@@ -135,6 +135,24 @@ class ChatTemplate:
         guard = Guard(free_character(self._sources[name], text, *conversation.texts()), spellings)
         used = any(guard.character in said for said in conversation.guarded(guard, guard).texts())
         return guard if used else None
+
+
+def _understood(rendering: _Rendering, conversation: _Conversation) -> tuple[_Conversation, str]:
+    """The conversation as the template takes it, and its text.
+
+    A few templates (of DeepSeek R1) put the arguments of tool calls into a text without ``tojson``.
+    They fail on objects, and get the JSON text that the OpenAI interface sends.
+    """
+    try:
+        return conversation, rendering.run(conversation)
+    except TemplateError as problem:
+        as_text = [_with_arguments(message, _as_text) for message in conversation.messages]
+        if problem.name != "TEMPLATE_FAILED" or as_text == conversation.messages:
+            raise
+        other = replace(conversation, messages=as_text)
+        with contextlib.suppress(TemplateError):
+            return other, rendering.run(other)
+        raise
 
 
 def _guarded_text(rendering: _Rendering, conversation: _Conversation, guard: Guard, clean: str) -> str:
@@ -275,24 +293,32 @@ def _check_tree(tree: Any) -> None:
         pending += [(child, depth + 1) for child in node.iter_child_nodes()]
 
 
-def _with_parsed_arguments(message: Message) -> dict[str, Any]:
-    """A copy of ``message`` whose tool calls hold their arguments as objects.
-
-    The OpenAI interface sends them as a JSON string, templates expect what it says. Text that is not JSON stays.
-    """
+def _with_arguments(message: Message, change: Callable[[Any], Any]) -> dict[str, Any]:
+    """A copy of ``message`` with the arguments of its tool calls changed."""
     copy = {**message}
     if isinstance(copy.get("tool_calls"), list):
-        copy["tool_calls"] = [_parsed_call(call) for call in copy["tool_calls"]]
+        copy["tool_calls"] = [_changed_call(call, change) for call in copy["tool_calls"]]
     return copy
 
 
-def _parsed_call(call: Any) -> Any:
+def _changed_call(call: Any, change: Callable[[Any], Any]) -> Any:
     if not isinstance(call, Mapping):
         return call
     call = {**call}
     if isinstance(call.get("function"), Mapping):
-        call["function"] = _parsed_call(call["function"])
-    if isinstance(call.get("arguments"), str):
-        with contextlib.suppress(ValueError, RecursionError):
-            call["arguments"] = json.loads(call["arguments"])
+        call["function"] = _changed_call(call["function"], change)
+    if "arguments" in call:
+        call["arguments"] = change(call["arguments"])
     return call
+
+
+def _as_object(arguments: Any) -> Any:
+    """The OpenAI interface sends arguments as JSON text, templates expect what it says. Other text stays."""
+    if isinstance(arguments, str):
+        with contextlib.suppress(ValueError, RecursionError):
+            return json.loads(arguments)
+    return arguments
+
+
+def _as_text(arguments: Any) -> Any:
+    return json.dumps(arguments, ensure_ascii=False) if isinstance(arguments, dict) else arguments

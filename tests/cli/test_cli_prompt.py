@@ -34,6 +34,12 @@ def test_escapes_only_with_e():
     assert asked_options(options)["system"] == "\n" and asked_options(options)["stop"] == ["\t"]
 
 
+def test_variables_of_the_template():
+    words = ["m", "x", "--chat-template-kwargs", '{"enable_thinking": false, "n": [1]}']
+    options = build_parser()[1].choices["run"].parse_intermixed_args(words)
+    assert asked_options(options)["template_vars"] == {"enable_thinking": False, "n": [1]}
+
+
 def test_a_prompt_that_is_given_wins_over_standard_input(monkeypatch):
     assert prompt_of("x", stdin=b"ignored", monkeypatch=monkeypatch) == "x"
     assert prompt_of("-p", "", stdin=b"ignored", monkeypatch=monkeypatch) == ""

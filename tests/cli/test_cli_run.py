@@ -209,6 +209,9 @@ def test_a_home_that_cannot_be_written_is_mentioned_once(model, tmp_path, monkey
         (["x", "--stop", ""], 2),
         (["", "--raw", "-sys", "x"], 2),
         (["x", "--template-time", "noon"], 2),
+        (["x", "--chat-template-kwargs", "{"], 2),
+        (["x", "--chat-template-kwargs", "[1]"], 2),
+        (["x", "--chat-template-kwargs", '{"messages": []}'], 2),
     ],
 )
 def test_refusals(model, capsys, words, code):

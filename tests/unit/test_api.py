@@ -61,6 +61,29 @@ def test_a_model_with_template_gets_a_message_unless_raw(make):
     assert text_of(model.chat(conversation)) == "user: A\nassistant: B\n"
 
 
+def test_a_template_gets_tools_and_variables(make):
+    model = make("{{ tools[0].name if tools is defined else '-' }} {{ thinking }}")
+    assert text_of(model.generate("x", tools=[{"name": "f"}], template_vars={"thinking": False})) == "f False"
+    assert text_of(model.generate("x", tools=[])) == "- "
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tools": {"name": "f"}},
+        {"tools": ["f"]},
+        {"template_vars": []},
+        {"template_vars": {1: 2}},
+        {"template_vars": {"tools": []}},
+        {"template_vars": {"a": 1}, "raw": True},
+        {"tools": [{"name": "f"}], "raw": True},
+    ],
+)
+def test_what_a_template_cannot_be_given(make, options):
+    with pytest.raises(UsageError):
+        make(TEMPLATE).generate("x", **options)
+
+
 @pytest.mark.parametrize("template", [TEMPLATE, "<begin>" + TEMPLATE])
 def test_exactly_one_beginning_token(make, template):
     answer = make(template).generate("x")

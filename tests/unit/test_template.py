@@ -101,6 +101,17 @@ def test_tool_call_arguments_are_parsed():
     assert given[0]["function"]["arguments"] == '{"b": 1, "a": "x"}'  # the caller's message is untouched
 
 
+def test_templates_that_take_arguments_as_text():
+    """DeepSeek R1's add them to a text, which fails on an object."""
+    source = "{% for c in messages[0].tool_calls %}{{ 'f' + c.function.arguments }}{% endfor %}"
+    for arguments in ({"b": "é"}, '{"b": "é"}'):
+        calls = [{"type": "function", "function": {"name": "f", "arguments": arguments}}]
+        assert text(source, [{"role": "assistant", "tool_calls": calls}]) == 'f{"b": "é"}'
+    with pytest.raises(TemplateError, match=r'str .not "dict"') as caught:  # of two failures the first is told
+        render(source + "{{ none + 1 }}", [{"role": "assistant", "tool_calls": calls}])
+    assert caught.value.name == "TEMPLATE_FAILED"
+
+
 def test_a_template_may_refuse_with_its_own_words():
     """CASES C11."""
     source = "{{ raise_exception('System message must be at the beginning.') }}"
