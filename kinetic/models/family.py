@@ -58,9 +58,9 @@ def optional(weights: Weights, shapes: Mapping[str, tuple[int, ...]]) -> dict[st
     return {name: shape for name, shape in shapes.items() if name in weights}
 
 
-def rotary(base: float, width: int, context: int, *, interleaved: bool, **scaling: Any) -> Rope:
+def rotary(base: float, width: int, context: int, *, interleaved: bool, magnitude: float = 1.0, **scaling: Any) -> Rope:
     """A rotary embedding whose angles stay in the range where they are reduced exactly."""
-    made = Rope(frequencies(base, width, **scaling), interleaved)
+    made = Rope(frequencies(base, width, **scaling), interleaved, magnitude)
     if max(made.frequencies) * context > LARGEST_ANGLE:
         raise refuse("UNSUPPORTED_ROPE", f"rotary angles beyond {LARGEST_ANGLE} are not supported by this build")
     return made

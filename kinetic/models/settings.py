@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kinetic.backends.base import Attention
 from kinetic.bits import round_f32
 from kinetic.models.family import refuse
 
@@ -34,6 +36,11 @@ class Dense:
     rope_base: float
     rope_width: int
     scale: float
+
+    def attention(self, scale: float | None = None, windows: Sequence[int] | None = None) -> tuple[Attention, ...]:
+        """The layers that keep keys and values; ``windows`` are those of the layers, 0 for none."""
+        shape = (self.heads, self.kv_heads, self.head_dim, self.scale if scale is None else scale)
+        return tuple(Attention(i, *shape, windows[i] if windows else 0) for i in range(self.layers))
 
 
 def read_dense(gguf: Gguf, architecture: str) -> Dense:
@@ -123,10 +130,16 @@ def _vocabulary(gguf: Gguf, rows: int) -> int:
 def linear_rope_factor(gguf: Gguf, architecture: str) -> float:
     """What positions are divided by. Refuses the scalings that this build does not compute."""
     kind = gguf.get(f"{architecture}.rope.scaling.type", "str", "linear")
-    factor: float = gguf.get(f"{architecture}.rope.scaling.factor", "float", 0.0)
-    factor = factor or gguf.get(f"{architecture}.rope.scale_linear", "float", 0.0) or 1.0
     if kind not in ("none", "linear"):
         raise refuse("UNSUPPORTED_ROPE", f"rope scaling '{kind}' is not supported by this build")
+    factor = rope_factor(gguf, architecture)
+    return 1.0 if kind == "none" else factor
+
+
+def rope_factor(gguf: Gguf, architecture: str) -> float:
+    """How many times longer than it was made for a context may be; 1 where the file does not say."""
+    factor: float = gguf.get(f"{architecture}.rope.scaling.factor", "float", 0.0)
+    factor = factor or gguf.get(f"{architecture}.rope.scale_linear", "float", 0.0) or 1.0
     if not (math.isfinite(factor) and factor > 0):
         raise refuse("BAD_SETTING", f"the rope scaling factor is {factor}; it must be a positive number")
-    return 1.0 if kind == "none" else factor
+    return factor

@@ -28,9 +28,10 @@ def test_there_is_one_for_every_family_and_every_format():
     assert expected().keys() == names
 
 
-@pytest.mark.parametrize(
-    "name", ["llama-mixed", "gemma3-mixed", "qwen3-mixed", "llama-q6_k", "llama-f16", "llama-iq1_m"]
-)
+MIXED = [name for name, recipe in recipes().items() if recipe.kind == "mixed"]
+
+
+@pytest.mark.parametrize("name", [*MIXED, "llama-q6_k", "llama-f16", "llama-iq1_m"])
 def test_a_recipe_gives_a_model(name, tmp_path):
     recipe = recipes()[name]
     with open_model_file(recipe.write(tmp_path)) as loaded:
@@ -69,7 +70,7 @@ def test_digests_are_current():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["llama-mixed", "gemma3-mixed", "qwen3-mixed"])
+@pytest.mark.parametrize("name", MIXED)
 def test_digests_are_those_of_the_reference(name):
     table = tool.compute("reference", [name], json.loads(DIGESTS.read_text(encoding="utf-8")))
     assert Expected(**table["recipes"][name]) == expected()[name]

@@ -1,0 +1,62 @@
+"""Small models of the dense families that are close to llama, each with what sets it apart.
+
+write_tiny_family(path, "qwen2")
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.support import tiny_models as tiny
+
+PRE = ("attn_norm", "ffn_norm")
+POST = ("post_attention_norm", "post_ffw_norm")
+YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 64}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a family has beside the matrices of llama. ``head_norms``: "" none, "each" head or the whole "row"."""
+
+    norms: tuple[str, ...] = PRE
+    layers: int = 2
+    head_norms: str = ""
+    biases: tuple[str, ...] = ()
+    tied: bool = True
+    keys: Mapping[str, Any] = field(default_factory=dict)
+
+
+KINDS = {
+    "qwen2": Kind(biases=("attn_q", "attn_k", "attn_v"), keys=YARN),
+}
+
+
+def write_tiny_family(path: Path, architecture: str) -> Path:
+    """A model of that family, of formats with blocks of 32; heads are wider together than the model."""
+    kind = KINDS[architecture]
+    tokenizer = tiny.chatml_tokenizer()
+    count = len(tokenizer["tokenizer.ggml.tokens"])
+    s = tiny.Shape(kind.layers, 64, 6, 2, 48, 96, count, tiny.GEMMA_MIX, 40 + list(KINDS).index(architecture), {})
+    q, kv = s.heads * s.head_dim, s.kv_heads * s.head_dim
+    tensors: tiny.Tensors = [
+        ("token_embd.weight", (count, 64), 3.0 / math.sqrt(64)),
+        ("output_norm.weight", (64,), 0.2),
+    ]
+    if not kind.tied:
+        tensors.append(("output.weight", (count, 64), 3.0 / math.sqrt(64)))
+    for number in range(s.layers):
+        p = f"blk.{number}."
+        tensors += tiny._layer(p, s, kind.norms)
+        if kind.head_norms:
+            widths = {"each": (s.head_dim, s.head_dim), "row": (q, kv)}[kind.head_norms]
+            tensors += [(f"{p}attn_{name}_norm.weight", (n,), 0.2) for name, n in zip("qk", widths, strict=True)]
+        lengths = {"attn_q": q, "attn_k": kv, "attn_v": kv}
+        tensors += [(f"{p}{name}.bias", (lengths[name],), 0.3) for name in kind.biases]
+    metadata = tiny._settings(architecture, s, 2048) | tokenizer
+    return tiny._write(
+        path, metadata | {f"{architecture}.{key}": value for key, value in kind.keys.items()}, s, tensors
+    )
