@@ -22,17 +22,21 @@ def near_llama(
     *,
     norms: Sequence[str] = PRE,
     keys: Mapping[str, Any] | None = None,
+    head_norms: tuple[int, int] | None = None,
     more: Callable[[str], list[Tensor]] = lambda prefix: [],
 ) -> Model:
     """``norms`` of each layer, ``keys`` under ``architecture.``, and ``more(prefix)`` tensors in each layer.
 
-    The output matrix is the embedding table.
+    ``head_norms`` are the widths of the norms of queries and keys. The output matrix is the embedding table.
     """
     tokenizer = byte_level()
     count = len(tokenizer["tokenizer.ggml.tokens"])
     tensors = [matrix("token_embd", count, s.width, 3.0), norm("output_norm", s.width)]
     for number in range(s.layers):
-        tensors += layer(number, s, norms) + more(f"blk.{number}.")
+        p = f"blk.{number}."
+        tensors += layer(number, s, norms) + more(p)
+        if head_norms:
+            tensors += [norm(f"{p}attn_{name}_norm", width) for name, width in zip("qk", head_norms, strict=True)]
     metadata = settings(architecture, s) | tokenizer
     return Model(
         metadata | {f"{architecture}.{key}": value for key, value in (keys or {}).items()}, tensors, MIXED, seed

@@ -14,19 +14,8 @@ if TYPE_CHECKING:
     from kinetic.gguf import Gguf
 
 
-def read_rope(
-    gguf: Gguf,
-    architecture: str,
-    d: Dense,
-    *,
-    interleaved: bool,
-    divisors: tuple[float, ...] = (),
-    base: float | None = None,
-) -> Rope:
-    """The rotation of ``architecture.rope.*``, scaled as the file says: not, linearly, or by YaRN.
-
-    ``base`` replaces the file's.
-    """
+def read_rope(gguf: Gguf, architecture: str, d: Dense, *, interleaved: bool, divisors: tuple[float, ...] = ()) -> Rope:
+    """The rotation of ``architecture.rope.*``, scaled as the file says: not, linearly, or by YaRN."""
     kind = gguf.get(f"{architecture}.rope.scaling.type", "str", "linear")
     if kind not in ("none", "linear", "yarn"):
         raise refuse("UNSUPPORTED_ROPE", f"rope scaling '{kind}' is not supported by this build")
@@ -38,14 +27,14 @@ def read_rope(
         _expect_usual_bounds(gguf, architecture)
         magnitude = yarn_magnitude(factor, magnitude)
     return rotary(
-        d.rope_base if base is None else base, d.rope_width, d.context_length, interleaved=interleaved,
+        d.rope_base, d.rope_width, d.context_length, interleaved=interleaved,
         divisors=divisors, factor=factor, yarn=yarn, magnitude=magnitude,
     )  # fmt: skip
 
 
-def plain_rope(d: Dense, base: float, *, interleaved: bool) -> Rope:
-    """A rotation that nothing stretches."""
-    return rotary(base, d.rope_width, d.context_length, interleaved=interleaved)
+def plain_rope(d: Dense, *, interleaved: bool) -> Rope:
+    """A rotation that nothing stretches, whatever the file says of scaling."""
+    return rotary(d.rope_base, d.rope_width, d.context_length, interleaved=interleaved)
 
 
 def attention_factor(gguf: Gguf, architecture: str) -> float:

@@ -49,13 +49,13 @@ def read_dense(gguf: Gguf, architecture: str) -> Dense:
     width = _positive(gguf, f"{architecture}.embedding_length", MAX_WIDTH)
     heads = _positive(gguf, f"{architecture}.attention.head_count", 1 << 16)
     kv_heads = uniform(gguf, f"{architecture}.attention.head_count_kv", layers, heads)
-    head_dim = _optional(gguf, f"{architecture}.attention.key_length", 0) or _share(width, heads, architecture)
-    value_dim = _optional(gguf, f"{architecture}.attention.value_length", head_dim)
+    head_dim = optional_setting(gguf, f"{architecture}.attention.key_length", 0) or _share(width, heads, architecture)
+    value_dim = optional_setting(gguf, f"{architecture}.attention.value_length", head_dim)
     if value_dim != head_dim:
         raise refuse("UNSUPPORTED_HEADS", f"value heads of width {value_dim} beside key heads of {head_dim}")
     if kv_heads > heads or heads % kv_heads:
         raise refuse("BAD_HEAD_COUNT", f"{heads} query heads cannot share {kv_heads} key/value heads")
-    rope_width = _optional(gguf, f"{architecture}.rope.dimension_count", head_dim)
+    rope_width = optional_setting(gguf, f"{architecture}.rope.dimension_count", head_dim)
     if rope_width > head_dim or rope_width % 2:
         message = f"{architecture}.rope.dimension_count {rope_width} does not fit heads of {head_dim}"
         raise refuse("BAD_ROPE_WIDTH", message)
@@ -88,7 +88,8 @@ def _positive(gguf: Gguf, key: str, maximum: int) -> int:
     return _in_range(key, gguf.get(key, "int"), maximum)
 
 
-def _optional(gguf: Gguf, key: str, default: int) -> int:
+def optional_setting(gguf: Gguf, key: str, default: int) -> int:
+    """A whole number from 1 on, or ``default`` where the file says that or nothing."""
     value = gguf.get(key, "int", default)
     return value if value == default else _in_range(key, value, MAX_WIDTH)
 

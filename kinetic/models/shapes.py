@@ -25,6 +25,12 @@ def head_norms(d: Dense) -> Shapes:
     return in_layers(d, {"attn_q_norm.weight": (d.head_dim,), "attn_k_norm.weight": (d.head_dim,)})
 
 
+def row_norms(d: Dense) -> Shapes:
+    """Weights of the norms of whole rows of queries [H * D] and keys [G * D], in every layer."""
+    widths = {"attn_q_norm.weight": (d.heads * d.head_dim,), "attn_k_norm.weight": (d.kv_heads * d.head_dim,)}
+    return in_layers(d, widths)
+
+
 def biases(d: Dense, names: Iterable[str]) -> Shapes:
     """Biases of these matrices, such as 'attn_q', in every layer."""
     q, kv = d.heads * d.head_dim, d.kv_heads * d.head_dim

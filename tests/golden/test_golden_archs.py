@@ -33,12 +33,19 @@ TOLERANCES = {
     "qwen3-f16": 0.04,
     "qwen3-yarn": 0.02,
     "qwen2": 0.05,
+    "granite": 0.06,
+    "olmo2": 0.02,
+    "olmo3-swa": 0.02,
+    "smollm3": 0.04,
+    "ernie4_5": 0.03,
+    "hunyuan-dense": 0.02,
+    "exaone4": 0.02,
 }
 """Largest difference of a logit; about twice what was measured."""
 
 EXACT = [name for name in TOLERANCES if not name.startswith("gemma") and not name.endswith("f16")]
 FORMULA_TOLERANCE = 2e-4
-"""Of float32 weights, with keys and values in float32 on both sides: only sums differ, by 2.5e-5 at most."""
+"""Of float32 weights, with keys and values in float32 on both sides: only sums differ, by 5e-5 at most."""
 
 QUANTISED = {
     "f16": 0.02,

@@ -17,6 +17,9 @@ PRE = ("attn_norm", "ffn_norm")
 POST = ("post_attention_norm", "post_ffw_norm")
 YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 64}
 
+WINDOWS = {"attention.sliding_window": 64, "attention.sliding_window_pattern": 4}
+SCALES = {"embedding_scale": 1.3, "residual_scale": 0.8, "attention.scale": 0.2, "logit_scale": 1.5}
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -27,20 +30,31 @@ class Kind:
     head_norms: str = ""
     biases: tuple[str, ...] = ()
     tied: bool = True
-    keys: Mapping[str, Any] = field(default_factory=dict)
+    keys: dict[str, Any] = field(default_factory=dict)
 
 
 KINDS = {
     "qwen2": Kind(biases=("attn_q", "attn_k", "attn_v"), keys=YARN),
+    "granite": Kind(keys=SCALES),
+    "olmo2": Kind(POST, layers=5, head_norms="row", tied=False, keys=YARN | WINDOWS),
+    "smollm3": Kind(layers=5),
+    "ernie4_5": Kind(),
+    "hunyuan-dense": Kind(head_norms="each"),
+    "exaone4": Kind(POST, head_norms="each"),
 }
 
 
-def write_tiny_family(path: Path, architecture: str) -> Path:
-    """A model of that family, of formats with blocks of 32; heads are wider together than the model."""
+def write_tiny_family(path: Path, architecture: str, *, layers: int = 0, keys: Mapping[str, Any] | None = None) -> Path:
+    """A model of that family, of formats with blocks of 32; heads are wider together than the model.
+
+    ``layers`` and ``keys`` take the place of the family's own.
+    """
     kind = KINDS[architecture]
     tokenizer = tiny.chatml_tokenizer()
     count = len(tokenizer["tokenizer.ggml.tokens"])
-    s = tiny.Shape(kind.layers, 64, 6, 2, 48, 96, count, tiny.GEMMA_MIX, 40 + list(KINDS).index(architecture), {})
+    s = tiny.Shape(
+        layers or kind.layers, 64, 6, 2, 48, 96, count, tiny.GEMMA_MIX, 40 + list(KINDS).index(architecture), {}
+    )
     q, kv = s.heads * s.head_dim, s.kv_heads * s.head_dim
     tensors: tiny.Tensors = [
         ("token_embd.weight", (count, 64), 3.0 / math.sqrt(64)),
@@ -58,5 +72,8 @@ def write_tiny_family(path: Path, architecture: str) -> Path:
         tensors += [(f"{p}{name}.bias", (lengths[name],), 0.3) for name in kind.biases]
     metadata = tiny._settings(architecture, s, 2048) | tokenizer
     return tiny._write(
-        path, metadata | {f"{architecture}.{key}": value for key, value in kind.keys.items()}, s, tensors
+        path,
+        metadata | {f"{architecture}.{key}": value for key, value in (kind.keys | (keys or {})).items()},
+        s,
+        tensors,
     )
