@@ -21,6 +21,7 @@ ARCHITECTURES = (
     "hunyuan-dense",
     "llama",
     "olmo2",
+    "phi3",
     "qwen2",
     "qwen3",
     "smollm3",

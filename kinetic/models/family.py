@@ -66,9 +66,9 @@ def rotary(base: float, width: int, context: int, *, interleaved: bool, magnitud
     return made
 
 
-def rope_divisors(weights: Weights) -> tuple[float, ...]:
-    """What each rotary frequency is divided by, from 'rope_freqs.weight'; empty if the file has none."""
-    weight = weights.get("rope_freqs.weight")
+def rope_divisors(weights: Weights, name: str = "rope_freqs.weight") -> tuple[float, ...]:
+    """What each rotary frequency is divided by, from the tensor ``name``; empty if the file has none."""
+    weight = weights.get(name)
     if weight is None:
         return ()
     values = tuple(by_type(weight.ggml_type, weight.name).decode(weight.data).reshape(-1).tolist())

@@ -14,10 +14,21 @@ if TYPE_CHECKING:
     from kinetic.gguf import Gguf
 
 
-def read_rope(gguf: Gguf, architecture: str, d: Dense, *, interleaved: bool, divisors: tuple[float, ...] = ()) -> Rope:
-    """The rotation of ``architecture.rope.*``, scaled as the file says: not, linearly, or by YaRN."""
+def read_rope(
+    gguf: Gguf,
+    architecture: str,
+    d: Dense,
+    *,
+    interleaved: bool,
+    divisors: tuple[float, ...] = (),
+    longrope: bool = False,
+) -> Rope:
+    """The rotation of ``architecture.rope.*``, scaled as the file says: not, linearly, or by YaRN.
+
+    ``longrope``: this family may also say that, and gives as ``divisors`` what it means.
+    """
     kind = gguf.get(f"{architecture}.rope.scaling.type", "str", "linear")
-    if kind not in ("none", "linear", "yarn"):
+    if kind not in ("none", "linear", "yarn") and not (longrope and kind == "longrope"):
         raise refuse("UNSUPPORTED_ROPE", f"rope scaling '{kind}' is not supported by this build")
     factor = 1.0 if kind == "none" else rope_factor(gguf, architecture)
     magnitude = attention_factor(gguf, architecture)

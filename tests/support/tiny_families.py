@@ -19,6 +19,11 @@ YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.o
 
 WINDOWS = {"attention.sliding_window": 64, "attention.sliding_window_pattern": 4}
 SCALES = {"embedding_scale": 1.3, "residual_scale": 0.8, "attention.scale": 0.2, "logit_scale": 1.5}
+LONGROPE = {
+    "rope.scaling.type": "longrope",
+    "rope.scaling.original_context_length": 64,
+    "rope.scaling.attn_factor": 1.19,
+}
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,9 @@ class Kind:
     head_norms: str = ""
     biases: tuple[str, ...] = ()
     tied: bool = True
+    fused: bool = False
+    """Queries, keys and values in one tensor, gate and up in another, and factors of longrope."""
+    heads: tuple[int, int, int] = (6, 2, 48)
     keys: dict[str, Any] = field(default_factory=dict)
 
 
@@ -41,6 +49,7 @@ KINDS = {
     "ernie4_5": Kind(),
     "hunyuan-dense": Kind(head_norms="each"),
     "exaone4": Kind(POST, head_norms="each"),
+    "phi3": Kind(fused=True, heads=(4, 1, 24), keys=LONGROPE),  # values begin within a group of rows
 }
 
 
@@ -53,7 +62,7 @@ def write_tiny_family(path: Path, architecture: str, *, layers: int = 0, keys: M
     tokenizer = tiny.chatml_tokenizer()
     count = len(tokenizer["tokenizer.ggml.tokens"])
     s = tiny.Shape(
-        layers or kind.layers, 64, 6, 2, 48, 96, count, tiny.GEMMA_MIX, 40 + list(KINDS).index(architecture), {}
+        layers or kind.layers, 64, *kind.heads, 96, count, tiny.GEMMA_MIX, 40 + list(KINDS).index(architecture), {}
     )
     q, kv = s.heads * s.head_dim, s.kv_heads * s.head_dim
     tensors: tiny.Tensors = [
@@ -62,9 +71,12 @@ def write_tiny_family(path: Path, architecture: str, *, layers: int = 0, keys: M
     ]
     if not kind.tied:
         tensors.append(("output.weight", (count, 64), 3.0 / math.sqrt(64)))
+    if kind.fused:
+        tensors += [(f"rope_factors_{name}.weight", (s.head_dim // 2,), 0.2) for name in ("long", "short")]
     for number in range(s.layers):
         p = f"blk.{number}."
-        tensors += tiny._layer(p, s, kind.norms)
+        inner = tiny._layer(p, s, kind.norms)
+        tensors += _fused(inner, p, s) if kind.fused else inner
         if kind.head_norms:
             widths = {"each": (s.head_dim, s.head_dim), "row": (q, kv)}[kind.head_norms]
             tensors += [(f"{p}attn_{name}_norm.weight", (n,), 0.2) for name, n in zip("qk", widths, strict=True)]
@@ -77,3 +89,10 @@ def write_tiny_family(path: Path, architecture: str, *, layers: int = 0, keys: M
         s,
         tensors,
     )
+
+
+def _fused(tensors: tiny.Tensors, p: str, s: tiny.Shape) -> tiny.Tensors:
+    apart = {f"{p}{name}.weight" for name in ("attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up")}
+    rows = {"attn_qkv": (s.heads + 2 * s.kv_heads) * s.head_dim, "ffn_up": 2 * s.ffn}
+    fused = [(f"{p}{name}.weight", (count, s.width), 1.5 / math.sqrt(s.width)) for name, count in rows.items()]
+    return [tensor for tensor in tensors if tensor[0] not in apart] + fused

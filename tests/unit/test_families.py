@@ -6,8 +6,13 @@ import numpy as np
 import pytest
 
 from kinetic import models
+from kinetic.backends.base import Weight
+from kinetic.engine import Engine
 from kinetic.errors import UnsupportedModel
+from kinetic.layers.fused import split
+from kinetic.layers.watched import Inputs
 from kinetic.loader import open_model_file
+from tests.support.backends import loaded
 from tests.support.tiny_families import write_tiny_family
 from tests.support.whole_models import feed, program_of, tokens_of
 
@@ -85,8 +90,81 @@ def test_scales_of_granite(tmp_path):
         ("granite", {"attention.scale": float("inf")}, "BAD_SETTING"),
         ("granite", {"expert_count": 4}, "UNSUPPORTED_LAYERS"),
         ("hunyuan-dense", {"rope.scaling.alpha": 1000.0}, "UNSUPPORTED_ROPE"),
+        ("phi3", {"expert_count": 16}, "UNSUPPORTED_LAYERS"),
+        ("qwen2", {"rope.scaling.type": "longrope"}, "UNSUPPORTED_ROPE"),
         ("exaone4", {"nextn_predict_layers": 1}, "UNSUPPORTED_LAYERS"),
     ],
 )
 def test_refused(tmp_path, architecture, keys, name):
     assert refusal(write_tiny_family(tmp_path / "m", architecture, keys=keys)) == name
+
+
+# --- one tensor for several matrices, and the factors of longrope ---
+
+
+def phi3(path, change=lambda weights: weights, **keys):
+    """Logits of the small model, its weights changed."""
+    if not path.is_file():
+        write_tiny_family(path, "phi3", keys={f"rope.scaling.{key}": value for key, value in keys.items()})
+    with open_model_file(path) as file:
+        family = models.build(file.gguf, change(dict(file.weights)))
+        with loaded(family.forward, family.attention, "cpu", 2) as program:
+            return feed(program, tokens_of(7, 9), [9])
+
+
+def apart(weights):
+    """The same model with queries, keys and values in tensors of their own, as some files have them."""
+    for layer in range(2):
+        fused = weights.pop(f"blk.{layer}.attn_qkv.weight")
+        for name, first, rows in (("attn_q", 0, 96), ("attn_k", 96, 24), ("attn_v", 120, 24)):
+            data = fused.data[first : first + rows].copy()
+            name = f"blk.{layer}.{name}.weight"
+            weights[name] = Weight(name, fused.ggml_type, (rows, fused.shape[1]), data)
+    return weights
+
+
+def test_parts_of_a_tensor_are_matrices(tmp_path):
+    path = tmp_path / "m"
+    assert np.array_equal(phi3(path), phi3(path, apart))
+
+
+def test_a_part_gives_back_its_own_bytes():
+    released = []
+    whole = Weight("w", 0, (6, 4), np.arange(96, dtype=np.uint8).reshape(6, 16), lambda *span: released.append(span))
+    parts = split({"w": whole}, "w", {"a": 2, "b": 3, "c": 1})
+    assert [part.shape for part in parts.values()] == [(2, 4), (3, 4), (1, 4)]
+    assert parts["b"].data[0, 0] == 32 and np.shares_memory(parts["b"].data, whole.data)
+    parts["b"].release(16, 8)
+    assert released == [(48, 8)]
+    assert parts["b"].tensor == whole.tensor == "w"
+
+
+@pytest.mark.parametrize("original, used, unused", [(2047, "long", "short"), (2048, "short", "long")])
+def test_factors_of_longrope_are_chosen_by_the_models_context(tmp_path, original, used, unused):
+    path = tmp_path / "m"
+    found = phi3(path, original_context_length=original)
+
+    def without(name):
+        return lambda weights: {key: w for key, w in weights.items() if key != f"rope_factors_{name}.weight"}
+
+    assert np.array_equal(found, phi3(path, without(unused)))
+    assert not np.array_equal(found, phi3(path, without(used)))
+
+
+def test_a_tensor_of_the_wrong_height_is_refused(tmp_path):
+    def shorter(weights):
+        name = "blk.1.attn_qkv.weight"
+        return weights | {name: weights[name]._replace(shape=(143, 64))}
+
+    with pytest.raises(UnsupportedModel) as caught:
+        phi3(tmp_path / "m", shorter)
+    assert caught.value.name == "WRONG_SHAPE"
+
+
+def test_inputs_are_named_as_the_file_names_its_tensors(tmp_path):
+    """An importance matrix is for the tensors of the file."""
+    watched = Inputs(lambda name: True)
+    with open_model_file(write_tiny_family(tmp_path / "m", "phi3")) as file:
+        Engine(file.gguf, file.weights, threads=1, watch=watched).close()
+        assert set(watched.tap_of) <= set(file.gguf.tensors)
+    assert {"blk.0.attn_qkv.weight", "blk.0.ffn_up.weight"} <= set(watched.tap_of)
