@@ -106,6 +106,10 @@ def norm(name: str, length: int, centre: float = 1.0) -> Tensor:
     return Tensor(f"{name}.weight", (length,), 0.2, centre)
 
 
+def bias(name: str, length: int) -> Tensor:
+    return Tensor(f"{name}.bias", (length,), 0.3)
+
+
 def matrix(name: str, rows: int, columns: int, spread: float) -> Tensor:
     """A matrix outside the layers, its values ``spread`` wide for sums of ``columns``."""
     return Tensor(f"{name}.weight", (rows, columns), spread / math.sqrt(columns))

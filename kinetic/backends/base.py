@@ -42,6 +42,13 @@ class Weight(NamedTuple):
     release: Callable[[int, int], None] = _nothing
     """``release(offset, length)`` gives back the memory behind these bytes of ``data``; read again, they are there
     again."""
+    part_of: str = ""
+    """The tensor in the file whose rows these are, if they are not a whole one."""
+
+    @property
+    def tensor(self) -> str:
+        """The name in the file."""
+        return self.part_of or self.name
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ same bits; then rounded once to float32. Frequencies come from ``decimal``.
 
 from __future__ import annotations
 
-from decimal import Context, Decimal
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,16 +46,59 @@ LARGEST_ANGLE = 1 << 20
 _DIGITS = Context(prec=50)
 
 
-def frequencies(base: float, rotated: int, divisors: tuple[float, ...] = (), factor: float = 1.0) -> tuple[float, ...]:
+_TWO_PI = Decimal("6.2831853071795864769252867665590057683943387987502")
+
+
+@dataclass(frozen=True)
+class Yarn:
+    """Stretches only what turns slowly (Peng et al., arXiv:2309.00071). ``original``: the context before that.
+
+    A pair that turns more often than ``fast_turns`` in it keeps its frequency, one that turns less often than
+    ``slow_turns`` is stretched by the whole factor, those between by a part of it.
+    """
+
+    original: int
+    fast_turns: float = 32.0
+    slow_turns: float = 1.0
+
+    def kept(self, base: float, rotated: int) -> list[Decimal]:
+        """The share of its own frequency that each pair keeps, 0 to 1."""
+        low = max(Decimal(0), self._pair(base, rotated, self.fast_turns).to_integral_value(ROUND_FLOOR))
+        high = min(Decimal(rotated - 1), self._pair(base, rotated, self.slow_turns).to_integral_value(ROUND_CEILING))
+        span = max(Decimal("0.001"), high - low)
+        shares = (_DIGITS.divide(Decimal(i) - low, span) for i in range(rotated // 2))
+        return [_DIGITS.subtract(Decimal(1), min(Decimal(1), max(Decimal(0), share))) for share in shares]
+
+    def _pair(self, base: float, rotated: int, turns: float) -> Decimal:
+        """The pair, as a fraction, that turns so often in the original context."""
+        often = _DIGITS.divide(Decimal(self.original), _DIGITS.multiply(Decimal(turns), _TWO_PI))
+        halves = _DIGITS.divide(_DIGITS.ln(often), _DIGITS.multiply(Decimal(2), _DIGITS.ln(Decimal(base))))
+        return _DIGITS.multiply(Decimal(rotated), halves)
+
+
+def yarn_magnitude(factor: float, attention_factor: float = 1.0) -> float:
+    """``attention_factor * (1 + ln(factor) / 10)``, without the logarithm for factors up to 1. Rounded once."""
+    raised = _DIGITS.divide(_DIGITS.ln(Decimal(max(factor, 1.0))), Decimal(10))
+    return float(_DIGITS.multiply(Decimal(attention_factor), _DIGITS.add(Decimal(1), raised)))
+
+
+def frequencies(
+    base: float, rotated: int, divisors: tuple[float, ...] = (), factor: float = 1.0, yarn: Yarn | None = None
+) -> tuple[float, ...]:
     """``base ** (-2 i / rotated) / (divisors[i] * factor)``, i < rotated / 2.
 
+    With ``yarn``, ``1 / factor`` becomes ``(1 - kept[i]) / factor + kept[i]``.
     Rounded once to float64, from 50 decimal digits.
     """
     log = _DIGITS.ln(Decimal(base))
+    kept = yarn.kept(base, rotated) if yarn else None
     out = []
     for i in range(rotated // 2):
         power = _DIGITS.exp(_DIGITS.divide(_DIGITS.multiply(log, Decimal(-2 * i)), Decimal(rotated)))
-        divisor = _DIGITS.multiply(Decimal(divisors[i]) if divisors else Decimal(1), Decimal(factor))
+        if kept is not None:
+            stretched = _DIGITS.divide(_DIGITS.subtract(Decimal(1), kept[i]), Decimal(factor))
+            power = _DIGITS.multiply(power, _DIGITS.add(stretched, kept[i]))
+        divisor = _DIGITS.multiply(Decimal(divisors[i]) if divisors else Decimal(1), Decimal(1 if yarn else factor))
         out.append(float(_DIGITS.divide(power, divisor)))
     return tuple(out)
 

@@ -6,19 +6,31 @@ from kinetic.backends.base import Array, Attention, Ops, Rope, Weights
 
 
 def grouped_query(
-    ops: Ops, weights: Weights, prefix: str, x: Array, spec: Attention, rope: Rope, *, norm_eps: float | None = None
+    ops: Ops,
+    weights: Weights,
+    prefix: str,
+    x: Array,
+    spec: Attention,
+    rope: Rope | None,
+    *,
+    norm_eps: float | None = None,
+    norm_last: bool = False,
 ) -> Array:
-    """x [T, E], already normalised -> [T, E] after the output projection.
+    """x [T, E] -> [T, E] after the output projection. Without ``rope`` nothing is rotated.
 
-    ``prefix`` is 'blk.N.'. Biases are used where the file has them; with
-    ``norm_eps`` the query and key heads are RMS-normed before rotation.
+    ``prefix`` is 'blk.N.'. Biases are used where the file has them; with ``norm_eps`` queries and keys are
+    RMS-normed before rotation, or after it (``norm_last``): each head, or the whole row, as wide as the weights are.
     """
     q, k, v = (project(ops, weights, f"{prefix}attn_{name}", x) for name in "qkv")
-    if norm_eps is not None:
-        q = ops.rms_norm(q, weights[f"{prefix}attn_q_norm.weight"], norm_eps)
-        k = ops.rms_norm(k, weights[f"{prefix}attn_k_norm.weight"], norm_eps)
-    q, k = ops.rope(q, rope, spec.head_dim), ops.rope(k, rope, spec.head_dim)
-    return project(ops, weights, f"{prefix}attn_output", ops.attend(q, k, v, spec))
+
+    def turned(y: Array, name: str) -> Array:
+        """Normed and rotated in the order wanted."""
+        y = y if norm_last or norm_eps is None else ops.rms_norm(y, weights[f"{prefix}{name}.weight"], norm_eps)
+        y = y if rope is None else ops.rope(y, rope, spec.head_dim)
+        return ops.rms_norm(y, weights[f"{prefix}{name}.weight"], norm_eps) if norm_last and norm_eps is not None else y
+
+    attended = ops.attend(turned(q, "attn_q_norm"), turned(k, "attn_k_norm"), v, spec)
+    return project(ops, weights, f"{prefix}attn_output", attended)
 
 
 def project(ops: Ops, weights: Weights, name: str, x: Array) -> Array:

@@ -12,4 +12,5 @@ def output_weight(weights: Weights) -> Weight:
 
 def logits(ops: Ops, weights: Weights, x: Array, eps: float) -> Array:
     """x [T, E] -> [len(outputs), V]."""
-    return ops.linear(ops.rms_norm(ops.outputs(x), weights["output_norm.weight"], eps), output_weight(weights))
+    normed = ops.rms_norm(ops.outputs(x), weights["output_norm.weight"], eps)
+    return ops.linear(normed, output_weight(weights), weights.get("output.bias"))

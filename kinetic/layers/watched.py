@@ -41,10 +41,10 @@ class _InputTaps(_Changed):
         self._last: tuple[Array, str] = (None, "")
 
     def linear(self, x: Array, weight: Weight, bias: Weight | None = None) -> Array:
-        if self._inputs.wanted(weight.name):
+        if self._inputs.wanted(weight.tensor):
             if x is not self._last[0]:
-                self._last = self._ops.tap(x, weight.name), weight.name
-            self._inputs.tap_of[weight.name] = self._last[1]
+                self._last = self._ops.tap(x, weight.tensor), weight.tensor
+            self._inputs.tap_of[weight.tensor] = self._last[1]
         return self._ops.linear(x, weight, bias)
 
 

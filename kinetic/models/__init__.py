@@ -13,7 +13,19 @@ if TYPE_CHECKING:
     from kinetic.gguf import Gguf
     from kinetic.models.family import Family
 
-ARCHITECTURES = ("gemma3", "llama", "qwen3")
+ARCHITECTURES = (
+    "ernie4_5",
+    "exaone4",
+    "gemma3",
+    "granite",
+    "hunyuan-dense",
+    "llama",
+    "olmo2",
+    "phi3",
+    "qwen2",
+    "qwen3",
+    "smollm3",
+)
 
 
 def build(gguf: Gguf, weights: Weights) -> Family:
@@ -25,5 +37,6 @@ def build(gguf: Gguf, weights: Weights) -> Family:
             name="UNKNOWN_ARCHITECTURE",
         )
     with default_rounding():
-        family: Family = importlib.import_module(f"kinetic.models.{architecture}").build(gguf, weights)
+        module = importlib.import_module(f"kinetic.models.{architecture.replace('-', '_')}")
+        family: Family = module.build(gguf, weights)
     return family

@@ -58,17 +58,17 @@ def optional(weights: Weights, shapes: Mapping[str, tuple[int, ...]]) -> dict[st
     return {name: shape for name, shape in shapes.items() if name in weights}
 
 
-def rotary(base: float, width: int, context: int, *, interleaved: bool, **scaling: Any) -> Rope:
+def rotary(base: float, width: int, context: int, *, interleaved: bool, magnitude: float = 1.0, **scaling: Any) -> Rope:
     """A rotary embedding whose angles stay in the range where they are reduced exactly."""
-    made = Rope(frequencies(base, width, **scaling), interleaved)
+    made = Rope(frequencies(base, width, **scaling), interleaved, magnitude)
     if max(made.frequencies) * context > LARGEST_ANGLE:
         raise refuse("UNSUPPORTED_ROPE", f"rotary angles beyond {LARGEST_ANGLE} are not supported by this build")
     return made
 
 
-def rope_divisors(weights: Weights) -> tuple[float, ...]:
-    """What each rotary frequency is divided by, from 'rope_freqs.weight'; empty if the file has none."""
-    weight = weights.get("rope_freqs.weight")
+def rope_divisors(weights: Weights, name: str = "rope_freqs.weight") -> tuple[float, ...]:
+    """What each rotary frequency is divided by, from the tensor ``name``; empty if the file has none."""
+    weight = weights.get(name)
     if weight is None:
         return ()
     values = tuple(by_type(weight.ggml_type, weight.name).decode(weight.data).reshape(-1).tolist())

@@ -8,8 +8,9 @@ from kinetic.backends.base import Array, Attention, Ops, Weights
 from kinetic.layers.attention import grouped_query
 from kinetic.layers.head import logits
 from kinetic.layers.mlp import gated_mlp
-from kinetic.models.family import Family, expect_no_others, expect_shapes, optional, refuse, rope_divisors, rotary
-from kinetic.models.settings import Dense, linear_rope_factor, read_dense
+from kinetic.models.family import Family, expect_no_others, expect_shapes, optional, refuse, rope_divisors
+from kinetic.models.rope_settings import read_rope
+from kinetic.models.settings import Dense, read_dense
 
 if TYPE_CHECKING:
     from kinetic.gguf import Gguf
@@ -20,11 +21,7 @@ def build(gguf: Gguf, weights: Weights) -> Family:
     if gguf.get("llama.expert_count", "int", 0):
         raise refuse("UNSUPPORTED_LAYERS", "this file is a mixture of experts, which this build cannot run")
     _check(weights, dense)
-    divisors = rope_divisors(weights)
-    factor = linear_rope_factor(gguf, "llama")
-    rope = rotary(
-        dense.rope_base, dense.rope_width, dense.context_length, interleaved=True, divisors=divisors, factor=factor
-    )
+    rope = read_rope(gguf, "llama", dense, interleaved=True, divisors=rope_divisors(weights))
     layers = tuple(Attention(i, dense.heads, dense.kv_heads, dense.head_dim, dense.scale) for i in range(dense.layers))
 
     def forward(ops: Ops) -> Array:

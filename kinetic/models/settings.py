@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kinetic.backends.base import Attention
 from kinetic.bits import round_f32
 from kinetic.models.family import refuse
 
@@ -35,6 +37,11 @@ class Dense:
     rope_width: int
     scale: float
 
+    def attention(self, scale: float | None = None, windows: Sequence[int] | None = None) -> tuple[Attention, ...]:
+        """The layers that keep keys and values; ``windows`` are those of the layers, 0 for none."""
+        shape = (self.heads, self.kv_heads, self.head_dim, self.scale if scale is None else scale)
+        return tuple(Attention(i, *shape, windows[i] if windows else 0) for i in range(self.layers))
+
 
 def read_dense(gguf: Gguf, architecture: str) -> Dense:
     """The settings under ``architecture.*``; raises UnsupportedModel with the offending key."""
@@ -42,13 +49,13 @@ def read_dense(gguf: Gguf, architecture: str) -> Dense:
     width = _positive(gguf, f"{architecture}.embedding_length", MAX_WIDTH)
     heads = _positive(gguf, f"{architecture}.attention.head_count", 1 << 16)
     kv_heads = uniform(gguf, f"{architecture}.attention.head_count_kv", layers, heads)
-    head_dim = _optional(gguf, f"{architecture}.attention.key_length", 0) or _share(width, heads, architecture)
-    value_dim = _optional(gguf, f"{architecture}.attention.value_length", head_dim)
+    head_dim = optional_setting(gguf, f"{architecture}.attention.key_length", 0) or _share(width, heads, architecture)
+    value_dim = optional_setting(gguf, f"{architecture}.attention.value_length", head_dim)
     if value_dim != head_dim:
         raise refuse("UNSUPPORTED_HEADS", f"value heads of width {value_dim} beside key heads of {head_dim}")
     if kv_heads > heads or heads % kv_heads:
         raise refuse("BAD_HEAD_COUNT", f"{heads} query heads cannot share {kv_heads} key/value heads")
-    rope_width = _optional(gguf, f"{architecture}.rope.dimension_count", head_dim)
+    rope_width = optional_setting(gguf, f"{architecture}.rope.dimension_count", head_dim)
     if rope_width > head_dim or rope_width % 2:
         message = f"{architecture}.rope.dimension_count {rope_width} does not fit heads of {head_dim}"
         raise refuse("BAD_ROPE_WIDTH", message)
@@ -81,7 +88,8 @@ def _positive(gguf: Gguf, key: str, maximum: int) -> int:
     return _in_range(key, gguf.get(key, "int"), maximum)
 
 
-def _optional(gguf: Gguf, key: str, default: int) -> int:
+def optional_setting(gguf: Gguf, key: str, default: int) -> int:
+    """A whole number from 1 on, or ``default`` where the file says that or nothing."""
     value = gguf.get(key, "int", default)
     return value if value == default else _in_range(key, value, MAX_WIDTH)
 
@@ -123,10 +131,16 @@ def _vocabulary(gguf: Gguf, rows: int) -> int:
 def linear_rope_factor(gguf: Gguf, architecture: str) -> float:
     """What positions are divided by. Refuses the scalings that this build does not compute."""
     kind = gguf.get(f"{architecture}.rope.scaling.type", "str", "linear")
-    factor: float = gguf.get(f"{architecture}.rope.scaling.factor", "float", 0.0)
-    factor = factor or gguf.get(f"{architecture}.rope.scale_linear", "float", 0.0) or 1.0
     if kind not in ("none", "linear"):
         raise refuse("UNSUPPORTED_ROPE", f"rope scaling '{kind}' is not supported by this build")
+    factor = rope_factor(gguf, architecture)
+    return 1.0 if kind == "none" else factor
+
+
+def rope_factor(gguf: Gguf, architecture: str) -> float:
+    """How many times longer than it was made for a context may be; 1 where the file does not say."""
+    factor: float = gguf.get(f"{architecture}.rope.scaling.factor", "float", 0.0)
+    factor = factor or gguf.get(f"{architecture}.rope.scale_linear", "float", 0.0) or 1.0
     if not (math.isfinite(factor) and factor > 0):
         raise refuse("BAD_SETTING", f"the rope scaling factor is {factor}; it must be a positive number")
-    return 1.0 if kind == "none" else factor
+    return factor

@@ -13,7 +13,7 @@ from kinetic.backends.base import Attention, Rope
 from kinetic.backends.reference import functions
 from kinetic.backends.reference.functions import exp32, fma32, strided_sum
 from kinetic.backends.reference.quantise import SMALLEST, quantise
-from kinetic.backends.rope_tables import frequencies, sin_cos, table
+from kinetic.backends.rope_tables import Yarn, frequencies, sin_cos, table, yarn_magnitude
 from kinetic.bits import bf16_to_f32, f16_to_f32, f32_to_f16
 from tests.support.backends import inputs, rows_of, run_both, same
 from tests.support.blocks import any_floats, integers, normals, uniforms, words
@@ -306,3 +306,43 @@ def test_frequencies_are_correctly_rounded(base, rotated):
             assert frequency == float(exact)
         for i, frequency in enumerate(frequencies(base, rotated, (3.0,) * (rotated // 2), 8.0)):
             assert frequency == float(Decimal(base) ** (Decimal(-2 * i) / Decimal(rotated)) / 24)
+
+
+@pytest.mark.parametrize(
+    "base, rotated, original, factor", [(1e4, 32, 64, 4.0), (1e6, 128, 32768, 2.5), (5e5, 64, 8192, 0.5)]
+)
+def test_yarn_frequencies_are_correctly_rounded(base, rotated, original, factor):
+    found = frequencies(base, rotated, factor=factor, yarn=Yarn(original))
+    with localcontext() as context:
+        context.prec = 90
+
+        def pair(turns):
+            return rotated * (Decimal(original) / (2 * decimal_pi() * turns)).ln() / (2 * Decimal(base).ln())
+
+        low, high = max(0, math.floor(pair(32))), min(rotated - 1, math.ceil(pair(1)))
+        assert low < high < rotated // 2  # all three kinds of pairs are there
+        for i, frequency in enumerate(found):
+            stretched = min(Decimal(1), max(Decimal(0), Decimal(i - low) / (high - low)))
+            share = stretched / Decimal(factor) + (1 - stretched)
+            assert frequency == float(Decimal(base) ** (Decimal(-2 * i) / Decimal(rotated)) * share)
+    plain = frequencies(base, rotated)
+    assert found[0] == plain[0] and found[-1] == pytest.approx(plain[-1] / factor, rel=1e-15)
+
+
+def test_yarn_of_a_context_too_short_for_any_pair():
+    """Both bounds are the first pair: it alone keeps its frequency."""
+    assert Yarn(4).kept(1e4, 8) == [1, 0, 0, 0]
+    assert frequencies(1e4, 8, factor=2.0, yarn=Yarn(4))[1:] == frequencies(1e4, 8, factor=2.0)[1:]
+
+
+def test_yarn_divides_by_the_tensor_of_factors_too():
+    divided = frequencies(1e4, 32, (4.0,) * 16, 4.0, Yarn(64))
+    assert divided == tuple(f / 4 for f in frequencies(1e4, 32, factor=4.0, yarn=Yarn(64)))
+
+
+def test_yarn_magnitude():
+    assert yarn_magnitude(1.0) == yarn_magnitude(0.5) == 1.0
+    assert yarn_magnitude(0.5, 1.25) == 1.25
+    with localcontext() as context:
+        context.prec = 90
+        assert yarn_magnitude(4.0, 1.5) == float(Decimal("1.5") * (1 + Decimal(4).ln() / 10))

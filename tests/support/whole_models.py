@@ -13,6 +13,7 @@ import hashlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from kinetic.loader import LoadedFile, open_model_file
 from kinetic.types import Batch, Request, Sampling
 from tests.support.backends import loaded
 from tests.support.blocks import integers
+from tests.support.tiny_families import KINDS, write_tiny_family
 from tests.support.tiny_models import write_tiny_gemma3, write_tiny_llama, write_tiny_qwen3
 
 FLOAT_TYPES = {"": "F32", "attn_q": "F16", "ffn_up": "BF16", "ffn_down": "F16"}
@@ -54,7 +56,7 @@ WRITERS: dict[str, Callable[[Path], Path]] = {
     "floats": write_floats,
     "gemma3": write_gemma,
     "qwen3": write_tiny_qwen3,
-}
+} | {name: partial(write_tiny_family, architecture=name) for name in KINDS}
 
 PROMPT_LENGTH, DECODED = 290, 14
 LENGTH = PROMPT_LENGTH + DECODED

@@ -263,7 +263,7 @@ class Planner:
         x, y = node.inputs
         if _fuses_into_add(y):
             getattr(self, f"_{y.op}")(y, residual=x, owner=node)
-            self._pending[x] -= 1
+            self._done_with(x)
             return
         bx, by = self._buffers[x], self._buffers[y]
         out = self._take_over(x) or self._float_buffer(node)

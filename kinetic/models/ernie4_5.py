@@ -1,0 +1,31 @@
+"""Ernie 4.5 (dense): the llama block, adjacent pairs rotated, nothing else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kinetic.backends.base import Array, Ops, Weights
+from kinetic.layers.block import pre_normed
+from kinetic.layers.head import logits
+from kinetic.models.family import Family
+from kinetic.models.rope_settings import read_rope
+from kinetic.models.settings import read_dense
+from kinetic.models.shapes import biases, blocks, check
+
+if TYPE_CHECKING:
+    from kinetic.gguf import Gguf
+
+
+def build(gguf: Gguf, weights: Weights) -> Family:
+    dense = read_dense(gguf, "ernie4_5")
+    check(weights, dense, blocks(dense, ("attn_norm", "ffn_norm")), biases(dense, ("attn_q", "attn_k", "attn_v")))
+    rope = read_rope(gguf, "ernie4_5", dense, interleaved=True)
+    layers = dense.attention()
+
+    def forward(ops: Ops) -> Array:
+        x = ops.embed(weights["token_embd.weight"])
+        for i, spec in enumerate(layers):
+            x = pre_normed(ops, weights, f"blk.{i}.", x, spec, rope, dense.eps)
+        return logits(ops, weights, x, dense.eps)
+
+    return Family("ernie4_5", dense.vocab_size, dense.context_length, layers, forward)
