@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kinetic.gguf import Gguf
     from kinetic.models.family import Family
 
-ARCHITECTURES = ("gemma3", "llama", "qwen3")
+ARCHITECTURES = ("gemma3", "granitemoe", "llama", "qwen3", "qwen3moe")
 
 
 def build(gguf: Gguf, weights: Weights) -> Family:

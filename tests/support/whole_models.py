@@ -13,6 +13,7 @@ import hashlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,13 @@ from kinetic.loader import LoadedFile, open_model_file
 from kinetic.types import Batch, Request, Sampling
 from tests.support.backends import loaded
 from tests.support.blocks import integers
-from tests.support.tiny_models import write_tiny_gemma3, write_tiny_llama, write_tiny_qwen3
+from tests.support.tiny_models import (
+    MIXTURES,
+    write_tiny_gemma3,
+    write_tiny_llama,
+    write_tiny_mixture,
+    write_tiny_qwen3,
+)
 
 FLOAT_TYPES = {"": "F32", "attn_q": "F16", "ffn_up": "BF16", "ffn_down": "F16"}
 
@@ -54,7 +61,7 @@ WRITERS: dict[str, Callable[[Path], Path]] = {
     "floats": write_floats,
     "gemma3": write_gemma,
     "qwen3": write_tiny_qwen3,
-}
+} | {name: partial(write_tiny_mixture, name=name) for name in MIXTURES}
 
 PROMPT_LENGTH, DECODED = 290, 14
 LENGTH = PROMPT_LENGTH + DECODED
