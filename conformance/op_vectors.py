@@ -168,7 +168,7 @@ def _experts(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Array
     both, ones = np.concatenate([x, logits], axis=1), np.eye(width + count, dtype=np.float32)
 
     def routes(ops: Ops, table: Array) -> Array:
-        return ops.route(ops.linear(table, _table("logits", ones[width:])), Routing(2))
+        return ops.route(ops.linear(table, _table("logits", ones[width:])), Routing(p["used"]))
 
     def mixed(ops: Ops) -> Array:
         table = ops.embed(_table("x", both))

@@ -186,8 +186,8 @@ def _route(gating: str, *, normalised: bool, scale: float) -> Vector:
 
 
 def _experts() -> Vector:
-    """Three experts, of which each row uses two; their widths are those of blocks."""
-    count, rows, width, hidden = 3, 5, 64, 32
+    """Four experts, of which each row uses three, as the order of two sums can't show; widths are those of blocks."""
+    count, used, rows, width, hidden = 4, 3, 5, 64, 32
     sizes = {"gate": (hidden, width), "up": (hidden, width), "down": (width, hidden)}
     fmt = by_type(8, "")
     raw = {}
@@ -198,9 +198,9 @@ def _experts() -> Vector:
     weights = [Weight(name, fmt.TYPE_ID, (count, *sizes[name]), raw[name]) for name in sizes]
     x, logits = _floats(12, rows, width), _floats(13, rows, count)
     ops = _ops(list(range(rows)))
-    routes = ops.route(logits, Routing(2))
+    routes = ops.route(logits, Routing(used))
     y = ops.experts(x, routes, Experts(weights[0], weights[1], weights[2], "silu"))
-    parameters = {"experts": count, "format": fmt.NAME, "ggml_type": fmt.TYPE_ID, "activation": "silu"}
+    parameters = {"experts": count, "used": used, "format": fmt.NAME, "ggml_type": fmt.TYPE_ID, "activation": "silu"}
     return _vector("experts", parameters, {"x": x, "logits": logits, **raw}, {"routes": routes, "y": y})
 
 

@@ -13,7 +13,7 @@ import pytest
 from kinetic import models
 from kinetic.backends.reference import ops
 from kinetic.loader import open_model_file
-from tests.support.backends import loaded
+from tests.support.backends import assert_same, loaded
 from tests.support.whole_models import feed
 
 LARGEST = 2e-4
@@ -44,7 +44,7 @@ def test_logits(golden, name, monkeypatch):
     with open_model_file(folder / "model.gguf") as file:
         family = models.build(file.gguf, file.weights)
         with loaded(family.forward, family.attention, "reference") as program:
-            rows = feed(program, [*tokens, *greedy["ids"][:-1]], [len(tokens), 1])
+            rows = feed(program, [*tokens, *greedy["ids"][:-1]], [1000])
     difference = float(np.abs(rows[: len(tokens)] - np.load(folder / "logits.npy")).max())
     print(f"{name}: {difference:.2e}")
     assert difference < LARGEST
@@ -52,3 +52,17 @@ def test_logits(golden, name, monkeypatch):
     wanted = zip(rows[len(tokens) - 1 :], greedy["ids"], decided, strict=True)
     assert all(int(row.argmax()) == token for row, token, is_decided in wanted if is_decided)
     assert sum(decided) >= 18
+
+
+@pytest.mark.parametrize("name", ["mixtral", "qwen3moe", "granitemoe"])
+def test_the_cpu_gives_the_same(golden, name):
+    """Keys and values in float16 on both."""
+    folder = golden / "archs" / name
+    tokens = json.loads((folder / "tokens.json").read_text())["tokens"]
+    with open_model_file(folder / "model.gguf") as file:
+        family = models.build(file.gguf, file.weights)
+        rows = []
+        for backend in ("reference", "cpu"):
+            with loaded(family.forward, family.attention, backend) as program:
+                rows.append(feed(program, tokens[:28], [9, 1, 1, 17]))
+    assert_same(rows[1], rows[0])
