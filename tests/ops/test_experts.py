@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from kinetic.backends.base import Experts, Routing, Weight
+from kinetic.backends.cpu import native, target
+from kinetic.backends.cpu.weights import WeightStore
 from kinetic.backends.reference.experts import route
 from tests.support.backends import assert_same, check_row_counts, inputs, loaded, rows_of, run, run_both
 from tests.support.blocks import FORMATS, any_floats, float_weight, normals, random_rows, random_weight
@@ -184,3 +186,24 @@ def test_a_value_that_is_not_a_number():
     found = run_both(forward, (), rows_of(20))
     assert np.isnan(found[7]).all()
     assert np.isfinite(np.delete(found, 7, axis=0)).all()
+
+
+# --- weights of experts ---
+
+
+@pytest.mark.parametrize("kind", ["Q4_K", "F16"])
+def test_packed_as_matrices_of_their_own(kind):
+    """Also where rows are no whole groups; each byte of the file is given back once."""
+    weight = matrices("weight", kind, 3, 21, 256, 8)
+    given_back = []
+    experts = weight._replace(release=lambda offset, length: given_back.extend(range(offset, offset + length)))
+    rows = weight.data.reshape(3, 21, -1)
+    alone = [Weight(f"expert {number}", weight.ggml_type, (21, 256), rows[number]) for number in range(3)]
+    store = WeightStore(native.Kernels(target.choose(), [weight.ggml_type]), [experts, *alone], threads=2)
+    packed = store.packed(experts)
+    assert packed.matrix_bytes * 3 == len(packed.data)
+    for number, one in enumerate(alone):
+        begin = number * packed.matrix_bytes
+        assert np.array_equal(packed.data[begin : begin + packed.matrix_bytes], store.packed(one).data)
+    assert given_back == list(range(weight.data.nbytes))
+    store.close()
