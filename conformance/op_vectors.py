@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetic.api import probe
-from kinetic.backends.base import BLOCK, Array, Attention, Forward, Ops, Rope, Weight
+from kinetic.backends.base import BLOCK, Array, Attention, Experts, Forward, Ops, Rope, Routing, Weight
 from kinetic.types import Batch, Sampling
 
 FOLDER = Path(__file__).resolve().parent / "vectors" / "ops"
@@ -152,6 +152,32 @@ def _linear(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays
     return {"y": _one_pass(lambda ops: ops.linear(ops.embed(_table("x", x)), weight), len(x), options)}
 
 
+def _route(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
+    logits, routing = given["logits"], Routing(**vector["parameters"])
+    return {"routes": _one_pass(lambda ops: ops.route(ops.embed(_table("x", logits)), routing), len(logits), options)}
+
+
+def _experts(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
+    """Inputs and logits come from one table, as in ``_attend``."""
+    p, x, logits = vector["parameters"], given["x"], given["logits"]
+    width, count = x.shape[1], p["experts"]
+    shapes = {name: (count, len(given[name]) // count, size) for name, size in (("gate", width), ("up", width))}
+    shapes["down"] = (count, len(given["down"]) // count, shapes["gate"][1])
+    weights = [Weight(name, p["ggml_type"], shape, given[name]) for name, shape in shapes.items()]
+    experts = Experts(weights[0], weights[1], weights[2], p["activation"])
+    both, ones = np.concatenate([x, logits], axis=1), np.eye(width + count, dtype=np.float32)
+
+    def routes(ops: Ops, table: Array) -> Array:
+        return ops.route(ops.linear(table, _table("logits", ones[width:])), Routing(p["used"]))
+
+    def mixed(ops: Ops) -> Array:
+        table = ops.embed(_table("x", both))
+        return ops.experts(ops.linear(table, _table("inputs", ones[:width])), routes(ops, table), experts)
+
+    found = {"routes": _one_pass(lambda ops: routes(ops, ops.embed(_table("x", both))), len(x), options)}
+    return found | {"y": _one_pass(mixed, len(x), options)}
+
+
 def _draw(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
     p = {name: value for name, value in vector["parameters"].items() if name != "history"}
     sampling = Sampling(**{name: _number(value) for name, value in p.items()})
@@ -175,11 +201,13 @@ RUNNERS: dict[str, Run] = {
     "attend": _attend,
     "draw": _draw,
     "exp32": _exp,
+    "experts": _experts,
     "gelu": _activation,
     "linear": _linear,
     "quantise": _quantise,
     "random_bits": _random_bits,
     "rms_norm": _rms_norm,
     "rope": _rope,
+    "route": _route,
     "silu": _activation,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +44,7 @@ class FileWeights(Mapping[str, "Weight"]):
             from kinetic.backends.base import Weight  # Not at the top: opening a file needs no NumPy.
 
             tensor = self._gguf.tensors[name]
-            rows = tensor.shape[0] if len(tensor.shape) > 1 else 1
+            rows = math.prod(tensor.shape[:-1])
             data = self._gguf.data(name).reshape(rows, -1)
             release = functools.partial(self._gguf.release, name)
             self._made[name] = Weight(name, tensor.ggml_type, tuple(tensor.shape), data, release)

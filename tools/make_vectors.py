@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetic import rng
-from kinetic.backends.base import CHUNK, Attention, Rope, Weight
+from kinetic.backends.base import CHUNK, Attention, Experts, Rope, Routing, Weight
 from kinetic.backends.reference import functions, quantise
 from kinetic.backends.reference.candidates import candidates
 from kinetic.backends.reference.ops import ReferenceOps
@@ -50,6 +50,9 @@ def vectors() -> Iterator[tuple[str, Vector]]:
     for type_id in sorted(RUNNABLE):
         name = by_type(type_id, "").NAME
         yield f"linear_{name.lower()}", _linear(type_id, name)
+    yield "route", _route("softmax", normalised=True, scale=1.0)
+    yield "route_sigmoid", _route("sigmoid", normalised=False, scale=2.5)
+    yield "experts", _experts()
     yield "random_bits", _random_bits()
     yield "draw", _draw()
 
@@ -169,6 +172,36 @@ def _linear(type_id: int, name: str) -> Vector:
     x = _floats(9, 2, width)
     y = _ops([0, 1]).linear(x, Weight("weight", type_id, (rows, width), raw))
     return _vector("linear", {"format": name, "ggml_type": type_id}, {"x": x, "weight": raw}, {"y": y})
+
+
+def _route(gating: str, *, normalised: bool, scale: float) -> Vector:
+    logits = _floats(11, 6, 20)
+    logits[1, 3:9] = logits[1, 2]  # equal ones: the lower number comes first
+    logits[2] = np.float32(-0.0)
+    logits[3] *= np.float32(30)
+    logits[4], logits[4, 7] = np.float32(-40), np.float32(-39)
+    parameters = {"used": 4, "gating": gating, "normalised": normalised, "scale": scale}
+    routes = _ops(list(range(6))).route(logits, Routing(4, gating, normalised, scale))
+    return _vector("route", parameters, {"logits": logits}, {"routes": routes})
+
+
+def _experts() -> Vector:
+    """Four experts, of which each row uses three, as the order of two sums can't show; widths are those of blocks."""
+    count, used, rows, width, hidden = 4, 3, 5, 64, 32
+    sizes = {"gate": (hidden, width), "up": (hidden, width), "down": (width, hidden)}
+    fmt = by_type(8, "")
+    raw = {}
+    for stream, (name, (n, k)) in enumerate(sizes.items()):
+        blocks = _bytes(90 + stream, count * n * k // fmt.BLOCK * fmt.BYTES).reshape(-1, fmt.BYTES)
+        put_scales(fmt, blocks, np.abs(_floats(95 + stream, len(blocks))) * np.float32(2.0**-10))
+        raw[name] = blocks.reshape(count * n, -1)
+    weights = [Weight(name, fmt.TYPE_ID, (count, *sizes[name]), raw[name]) for name in sizes]
+    x, logits = _floats(12, rows, width), _floats(13, rows, count)
+    ops = _ops(list(range(rows)))
+    routes = ops.route(logits, Routing(used))
+    y = ops.experts(x, routes, Experts(weights[0], weights[1], weights[2], "silu"))
+    parameters = {"experts": count, "used": used, "format": fmt.NAME, "ggml_type": fmt.TYPE_ID, "activation": "silu"}
+    return _vector("experts", parameters, {"x": x, "logits": logits, **raw}, {"routes": routes, "y": y})
 
 
 def _random_bits() -> Vector:

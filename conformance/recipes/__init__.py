@@ -3,8 +3,9 @@
     recipe = recipes()["llama-mixed"]
     path = recipe.write(folder)
 
-One of mixed formats for each family (``families``), and one of each weight format. ``digests.json`` holds what
-``python -m tools.make_conformance_digests`` computed with the reference: any backend must give the same.
+One of mixed formats for each family (``families``), one more where experts are a choice, and one of each weight
+format. ``digests.json`` holds what ``python -m tools.make_conformance_digests`` computed with the reference: any
+backend must give the same.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ DIGESTS = Path(__file__).resolve().parent / "digests.json"
 
 MIXED = "mixed"
 
+EXPERTS = "experts-mixed"
+"""The same of a family that may have experts: its model that does."""
+
 PLAIN = "llama"
 """The family of models of one format. Families and formats meet only in operations that the mixed models try."""
 
@@ -33,7 +37,7 @@ class Recipe(NamedTuple):
 
     family: str
     kind: str
-    """A weight format, or ``MIXED``."""
+    """A weight format, ``MIXED`` or ``EXPERTS``."""
     make: Callable[[], Model]
 
     @property
@@ -42,7 +46,7 @@ class Recipe(NamedTuple):
 
     @property
     def rows(self) -> int:
-        return LONG if self.kind == MIXED else SHORT
+        return LONG if self.kind in (MIXED, EXPERTS) else SHORT
 
     def write(self, folder: Path) -> Path:
         """The model's file in ``folder``, made unless it is there."""
@@ -69,6 +73,7 @@ def recipes() -> dict[str, Recipe]:
     from kinetic.api.probe import formats
 
     made = [Recipe(name, MIXED, family.mixed) for name, family in FAMILIES.items()]
+    made += [Recipe(name, EXPERTS, family.experts) for name, family in FAMILIES.items() if hasattr(family, "experts")]
     made += [Recipe(PLAIN, kind, partial(FAMILIES[PLAIN].of_format, kind)) for kind in formats()]
     return {recipe.name: recipe for recipe in made}
 

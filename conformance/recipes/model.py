@@ -16,7 +16,8 @@ CONTEXT = 2048
 
 
 class Tensor(NamedTuple):
-    """A tensor to be made. One-dimensional ones are F32, ``centre`` added; matrices are of format ``kind``."""
+    """A tensor to be made. One-dimensional ones are F32, ``centre`` added; matrices, and those of experts one after
+    another, are of format ``kind``."""
 
     name: str
     shape: tuple[int, ...]
@@ -63,8 +64,8 @@ def _stored(model: Model, number: int, tensor: Tensor, known: Mapping[str, Forma
         raw = numbers.encode(known["F32"], values + np.float32(tensor.centre))
         return gguf_file.Stored(tensor.name, tensor.shape, known["F32"].TYPE_ID, raw.tobytes())
     fmt = known[model.kind(tensor.name)]
-    rows, columns = tensor.shape
-    raw = numbers.matrix(fmt, rows, columns, model.seed, stream, tensor.spread)
+    *rows, columns = tensor.shape
+    raw = numbers.matrix(fmt, math.prod(rows), columns, model.seed, stream, tensor.spread)
     return gguf_file.Stored(tensor.name, tensor.shape, fmt.TYPE_ID, raw.tobytes())
 
 
@@ -100,6 +101,32 @@ def layer(number: int, s: Sizes, norms: Sequence[str], *, normed_heads: bool = F
     matrices |= {"ffn_gate": (s.ffn, e), "ffn_up": (s.ffn, e), "ffn_down": (e, s.ffn)}
     out += [Tensor(f"{p}{name}.weight", shape, 1.5 / math.sqrt(shape[1])) for name, shape in matrices.items()]
     return out + ([norm(f"{p}attn_{name}_norm", s.head_dim) for name in "qk"] if normed_heads else [])
+
+
+class Mixture(NamedTuple):
+    """Of a small model with experts: how many, how many a row uses, and elements inside each and inside a block that
+    every row passes (0: there is none)."""
+
+    experts: int
+    used: int
+    ffn: int
+    shared: int = 0
+
+
+def with_experts(model: Model, architecture: str, width: int, m: Mixture) -> Model:
+    """A model of ``layer`` with mixtures for its feed-forward blocks."""
+    keys = {"expert_count": m.experts, "expert_used_count": m.used}
+    keys |= {"expert_shared_feed_forward_length": m.shared} if m.shared else {}
+    shapes: dict[str, tuple[int, ...]] = {"gate_inp": (m.experts, width), "down_exps": (m.experts, width, m.ffn)}
+    shapes |= {f"{name}_exps": (m.experts, m.ffn, width) for name in ("gate", "up")}
+    if m.shared:
+        shapes |= {"gate_shexp": (m.shared, width), "up_shexp": (m.shared, width), "down_shexp": (width, m.shared)}
+    tensors = [t for t in model.tensors if ".ffn_" not in t.name or t.name.endswith("ffn_norm.weight")]
+    for number in range(model.metadata[f"{architecture}.block_count"]):
+        for name, shape in shapes.items():
+            tensors.append(Tensor(f"blk.{number}.ffn_{name}.weight", shape, 1.5 / math.sqrt(shape[-1])))
+    metadata = model.metadata | {f"{architecture}.{key}": value for key, value in keys.items()}
+    return model._replace(metadata=metadata, tensors=tensors)
 
 
 def norm(name: str, length: int, centre: float = 1.0) -> Tensor:

@@ -1,7 +1,7 @@
 """The operations a model family is written with, and what a backend offers to run them.
 
 Letters: T rows of the batch, E embedding, H query heads, G key/value heads,
-D head width, F feed-forward width, V vocabulary, K input width, N output width.
+D head width, F feed-forward width, X experts, V vocabulary, K input width, N output width.
 
 The order of every sum is in docs/NUMERICS.md; ``backends/reference`` is its
 executable definition. ``Array`` is whatever a backend uses for a float32
@@ -33,7 +33,8 @@ def _nothing(offset: int, length: int) -> None:
 
 
 class Weight(NamedTuple):
-    """A tensor as it lies in the file: ``data`` is uint8 [rows, row bytes], ``shape`` is (N, K) or (K,)."""
+    """A tensor as it lies in the file: ``data`` is uint8 [rows, row bytes], ``shape`` is (N, K), (K,), or of X experts
+    (X, N, K), whose rows follow one another."""
 
     name: str
     ggml_type: int
@@ -75,6 +76,26 @@ class Attention:
     window: int = 0
 
 
+@dataclass(frozen=True)
+class Routing:
+    """How a row finds its ``used`` experts. ``gating`` is 'softmax' or 'sigmoid'; their weights are divided by their
+    sum if ``normalised``, then multiplied by ``scale``."""
+
+    used: int
+    gating: str = "softmax"
+    normalised: bool = True
+    scale: float = 1.0
+
+
+class Experts(NamedTuple):
+    """Gated feed-forward blocks of X experts: ``gate`` and ``up`` [X, F, K], ``down`` [X, N, F]."""
+
+    gate: Weight
+    up: Weight
+    down: Weight
+    activation: str
+
+
 class Ops(Protocol):
     """Float32 activations are [T, width]; a weight is used as it is stored."""
 
@@ -95,6 +116,12 @@ class Ops(Protocol):
 
     def gated(self, gate: Array, up: Array, activation: str) -> Array:
         """``act(gate) * up`` with ``activation`` one of 'silu', 'gelu'."""
+
+    def route(self, logits: Array, routing: Routing) -> Array:
+        """Of ``logits`` [T, X] the experts chosen, best first, as exact numbers, then their weights: [T, 2 * used]."""
+
+    def experts(self, x: Array, routes: Array, experts: Experts) -> Array:
+        """What the experts of ``routes`` make of ``x`` [T, K], times their weights, added in that order: [T, N]."""
 
     def rope(self, x: Array, rope: Rope, head_dim: int) -> Array:
         """Rotate each head of ``x`` [T, heads * head_dim] by its row's position."""

@@ -1,13 +1,20 @@
-"""Gated feed-forward block."""
+"""Gated feed-forward blocks, and mixtures of them."""
 
 from __future__ import annotations
 
-from kinetic.backends.base import Array, Ops, Weights
+from kinetic.backends.base import Array, Experts, Ops, Routing, Weights
 from kinetic.layers.attention import project
 
 
-def gated_mlp(ops: Ops, weights: Weights, prefix: str, x: Array, activation: str) -> Array:
-    """``down(act(gate(x)) * up(x))``, x [T, E] -> [T, E]."""
-    gate = project(ops, weights, f"{prefix}ffn_gate", x)
-    up = project(ops, weights, f"{prefix}ffn_up", x)
-    return project(ops, weights, f"{prefix}ffn_down", ops.gated(gate, up, activation))
+def gated_mlp(ops: Ops, weights: Weights, prefix: str, x: Array, activation: str, part: str = "") -> Array:
+    """``down(act(gate(x)) * up(x))``, x [T, E] -> [T, E]. ``part`` is how names of tensors end, such as '_shexp'."""
+    gate = project(ops, weights, f"{prefix}ffn_gate{part}", x)
+    up = project(ops, weights, f"{prefix}ffn_up{part}", x)
+    return project(ops, weights, f"{prefix}ffn_down{part}", ops.gated(gate, up, activation))
+
+
+def mixture_mlp(ops: Ops, weights: Weights, prefix: str, x: Array, routing: Routing, activation: str) -> Array:
+    """The weighted sum of what the experts that ``ffn_gate_inp`` chooses make of x [T, E]: [T, E]."""
+    gate, up, down = (weights[f"{prefix}ffn_{name}_exps.weight"] for name in ("gate", "up", "down"))
+    routes = ops.route(project(ops, weights, f"{prefix}ffn_gate_inp", x), routing)
+    return ops.experts(x, routes, Experts(gate, up, down, activation))

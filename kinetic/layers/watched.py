@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from kinetic.backends.base import Array, Ops, Weight
+from kinetic.backends.base import Array, Experts, Ops, Weight
 
 
 class _Changed:
@@ -53,6 +53,9 @@ class Nudged(_Changed):
 
     def linear(self, x: Array, weight: Weight, bias: Weight | None = None) -> Array:
         return self._ops.linear(self._ops.scale(x, NUDGE), weight, bias)
+
+    def experts(self, x: Array, routes: Array, experts: Experts) -> Array:
+        return self._ops.experts(self._ops.scale(x, NUDGE), routes, experts)
 
 
 NUDGE = 1 + 1 / (1 << 23)

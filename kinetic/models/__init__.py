@@ -18,12 +18,14 @@ ARCHITECTURES = (
     "exaone4",
     "gemma3",
     "granite",
+    "granitemoe",
     "hunyuan-dense",
     "llama",
     "olmo2",
     "phi3",
     "qwen2",
     "qwen3",
+    "qwen3moe",
     "smollm3",
 )
 

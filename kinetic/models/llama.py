@@ -1,4 +1,4 @@
-"""Llama 2 and 3, Mistral, SmolLM2 and others that name their architecture 'llama' (dense)."""
+"""Llama 2 and 3, Mistral, SmolLM2 and others that name their architecture 'llama'; with experts, Mixtral."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from kinetic.backends.base import Array, Attention, Ops, Weights
 from kinetic.layers.attention import grouped_query
 from kinetic.layers.head import logits
-from kinetic.layers.mlp import gated_mlp
-from kinetic.models.family import Family, expect_no_others, expect_shapes, optional, refuse, rope_divisors
+from kinetic.layers.mlp import gated_mlp, mixture_mlp
+from kinetic.models.experts import Mixture, feed_forward_shapes, read_mixture
+from kinetic.models.family import Family, expect_no_others, expect_shapes, optional, rope_divisors
 from kinetic.models.rope_settings import read_rope
 from kinetic.models.settings import Dense, read_dense
 
@@ -18,9 +19,8 @@ if TYPE_CHECKING:
 
 def build(gguf: Gguf, weights: Weights) -> Family:
     dense = read_dense(gguf, "llama")
-    if gguf.get("llama.expert_count", "int", 0):
-        raise refuse("UNSUPPORTED_LAYERS", "this file is a mixture of experts, which this build cannot run")
-    _check(weights, dense)
+    mixture = read_mixture(gguf, "llama", dense.ffn) if gguf.get("llama.expert_count", "int", 0) else None
+    _check(weights, dense, mixture)
     rope = read_rope(gguf, "llama", dense, interleaved=True, divisors=rope_divisors(weights))
     layers = tuple(Attention(i, dense.heads, dense.kv_heads, dense.head_dim, dense.scale) for i in range(dense.layers))
 
@@ -31,13 +31,16 @@ def build(gguf: Gguf, weights: Weights) -> Family:
             normed = ops.rms_norm(x, weights[f"{prefix}attn_norm.weight"], dense.eps)
             x = ops.add(x, grouped_query(ops, weights, prefix, normed, spec, rope))
             normed = ops.rms_norm(x, weights[f"{prefix}ffn_norm.weight"], dense.eps)
-            x = ops.add(x, gated_mlp(ops, weights, prefix, normed, "silu"))
+            if mixture is None:
+                x = ops.add(x, gated_mlp(ops, weights, prefix, normed, "silu"))
+            else:
+                x = ops.add(x, mixture_mlp(ops, weights, prefix, normed, mixture.routing, "silu"))
         return logits(ops, weights, x, dense.eps)
 
     return Family("llama", dense.vocab_size, dense.context_length, layers, forward)
 
 
-def _check(weights: Weights, d: Dense) -> None:
+def _check(weights: Weights, d: Dense, mixture: Mixture | None) -> None:
     e, q, kv = d.width, d.heads * d.head_dim, d.kv_heads * d.head_dim
     needed: dict[str, tuple[int, ...]] = {"token_embd.weight": (d.vocab_size, e), "output_norm.weight": (e,)}
     extra: dict[str, tuple[int, ...]] = {"output.weight": (d.vocab_size, e), "rope_freqs.weight": (d.rope_width // 2,)}
@@ -45,11 +48,15 @@ def _check(weights: Weights, d: Dense) -> None:
         p = f"blk.{i}."
         needed |= {f"{p}attn_norm.weight": (e,), f"{p}ffn_norm.weight": (e,)}
         needed |= {f"{p}attn_q.weight": (q, e), f"{p}attn_k.weight": (kv, e), f"{p}attn_v.weight": (kv, e)}
-        needed |= {f"{p}attn_output.weight": (e, q), f"{p}ffn_down.weight": (e, d.ffn)}
-        needed |= {f"{p}ffn_gate.weight": (d.ffn, e), f"{p}ffn_up.weight": (d.ffn, e)}
+        needed |= {f"{p}attn_output.weight": (e, q)}
         extra |= {f"{p}attn_q.bias": (q,), f"{p}attn_k.bias": (kv,), f"{p}attn_v.bias": (kv,)}
-        extra |= {f"{p}attn_output.bias": (e,), f"{p}ffn_down.bias": (e,)}
-        extra |= {f"{p}ffn_gate.bias": (d.ffn,), f"{p}ffn_up.bias": (d.ffn,)}
+        extra |= {f"{p}attn_output.bias": (e,)}
+        if mixture is not None:
+            needed |= feed_forward_shapes(p, e, mixture)
+            continue
+        needed |= {f"{p}ffn_gate.weight": (d.ffn, e), f"{p}ffn_up.weight": (d.ffn, e)}
+        needed |= {f"{p}ffn_down.weight": (e, d.ffn)}
+        extra |= {f"{p}ffn_gate.bias": (d.ffn,), f"{p}ffn_up.bias": (d.ffn,), f"{p}ffn_down.bias": (e,)}
     present = needed | optional(weights, extra)
     expect_shapes(weights, present)
     expect_no_others(weights, set(present))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kinetic.backends.base import Attention, Rope
+from kinetic.backends.base import Attention, Experts, Rope, Routing
 from kinetic.backends.rope_tables import frequencies
 from tests.support.backends import assert_same, inputs, loaded, rows_of, run
 from tests.support.blocks import FORMATS, float_weight, normals, random_weight, words
@@ -95,6 +95,15 @@ class Builder:
         gate, up = self.linear(x, WIDE), self.linear(x, WIDE)
         hidden = self.ops.gated(gate, up, ("silu", "gelu")[self.choose(2)])
         self.keep(self.linear(hidden, WIDTH, WIDE))
+
+    def step_experts(self):
+        x, count = self.take(WIDTH), 5
+        shapes = [(WIDE, WIDTH), (WIDE, WIDTH), (WIDTH, WIDE)]
+        stacked = [self.matrix(count * rows, columns) for rows, columns in shapes]
+        split = [w._replace(shape=(count, *shape)) for w, shape in zip(stacked, shapes, strict=True)]
+        gating = ("softmax", "sigmoid")[self.choose(2)]
+        routes = self.ops.route(self.linear(x, count), Routing(1 + self.choose(3), gating, bool(self.choose(2))))
+        self.keep(self.ops.experts(self.take(WIDTH), routes, Experts(*split, ("silu", "gelu")[self.choose(2)])))
 
     def step_attend(self):
         heads = WIDTH // HEAD

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kinetic.backends import open_backend
-from kinetic.backends.base import Attention, Rope
+from kinetic.backends.base import Attention, Experts, Rope, Routing
 from kinetic.backends.cpu.graph import GraphOps
 from kinetic.backends.cpu.program import TAPPED, CpuProgram
 from kinetic.backends.rope_tables import frequencies
@@ -110,3 +110,13 @@ def test_nudged_inputs_are_a_unit_or_two_away():
     x = np.array([1.0, 1.75, -3.1, 1e-3], np.float32)
     away = np.abs((x * np.float32(NUDGE) - x) / np.spacing(x))
     assert ((away >= 1) & (away <= 2)).all()
+
+
+def test_nudged_inputs_of_experts():
+    seen = GraphOps()
+    x = seen.embed(TABLE)
+    stacked = [weight._replace(shape=(4, WIDTH // 4, WIDTH)) for weight in (GATE, UP)]
+    experts = Experts(*stacked, DOWN._replace(shape=(4, WIDTH, WIDTH // 4)), "silu")
+    nudged(seen).experts(x, seen.route(x, Routing(2)), experts)
+    assert [node.op for node in seen.nodes] == ["embed", "route", "scale", "experts"]
+    assert seen.nodes[-1].inputs[0] is seen.nodes[2]

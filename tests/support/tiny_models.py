@@ -232,6 +232,47 @@ def write_tiny_qwen3(path: Path, *, seed: int = 0, types: Mapping[str, str] | No
     return _write(path, _settings("qwen3", shape, 2048) | tokenizer, shape, tensors)
 
 
+MIXTURES: dict[str, tuple[str, dict[str, str], dict[str, Any]]] = {
+    "mixtral": ("llama", {"": "Q8_0", "ffn_gate_inp": "F32", "ffn_down_exps": "Q4_1"}, {}),
+    "qwen3moe": (
+        "qwen3moe",
+        {"": "Q4_0", "ffn_gate_inp": "F32", "ffn_up_exps": "Q5_0", "ffn_down_exps": "F16"},
+        {"expert_feed_forward_length": 96},
+    ),
+    "granitemoe": (
+        "granitemoe",
+        {"": "Q8_0", "ffn_gate_inp": "F16", "ffn_gate_exps": "BF16", "ffn_up_exps": "MXFP4"},
+        {
+            "expert_shared_feed_forward_length": 32,
+            "embedding_scale": 1.5,
+            "residual_scale": 0.75,
+            "attention.scale": 0.2,
+            "logit_scale": 0.5,
+        },
+    ),
+}
+"""Models with experts: their architecture, formats, and settings of their own."""
+
+
+def write_tiny_mixture(path: Path, name: str, *, seed: int = 3, experts: int = 6, used: int = 2) -> Path:
+    """One of ``MIXTURES``: layers of attention and a mixture of experts."""
+    architecture, types, settings = MIXTURES[name]
+    tokenizer = chatml_tokenizer()
+    count = len(tokenizer["tokenizer.ggml.tokens"])
+    s = Shape(2, 64, 4, 2, 32, 96, count, types, seed)
+    settings = {"expert_count": experts, "expert_used_count": used} | settings
+    metadata = _settings(architecture, s, 2048) | tokenizer
+    metadata |= {f"{architecture}.{key}": value for key, value in settings.items()}
+    tensors: Tensors = [("token_embd.weight", (count, 64), 3.0 / math.sqrt(64)), ("output_norm.weight", (64,), 0.2)]
+    for layer in range(s.layers):
+        p = f"blk.{layer}."
+        tensors += [row for row in _layer(p, s, ("attn_norm", "ffn_norm")) if ".ffn_" not in row[0] or len(row[1]) == 1]
+        tensors += _experts(p, s, experts, settings.get("expert_shared_feed_forward_length", 0))
+        if name == "qwen3moe":
+            tensors += [(f"{p}attn_{part}_norm.weight", (s.head_dim,), 0.2) for part in "qk"]
+    return _write(path, metadata, s, tensors)
+
+
 Tensors = list[tuple[str, tuple[int, ...], float]]
 
 
@@ -263,6 +304,15 @@ def _layer(p: str, s: Shape, norms: Sequence[str]) -> Tensors:
     return out + [(f"{p}{name}.weight", shape, 1.5 / math.sqrt(shape[1])) for name, shape in matrices.items()]
 
 
+def _experts(p: str, s: Shape, count: int, shared: int) -> Tensors:
+    e, f = s.width, s.ffn
+    shapes: dict[str, tuple[int, ...]] = {"gate_inp": (count, e), "gate_exps": (count, f, e), "up_exps": (count, f, e)}
+    shapes["down_exps"] = (count, e, f)
+    if shared:
+        shapes |= {"gate_shexp": (shared, e), "up_shexp": (shared, e), "down_shexp": (e, shared)}
+    return [(f"{p}ffn_{name}.weight", shape, 1.5 / math.sqrt(shape[-1])) for name, shape in shapes.items()]
+
+
 def _biases(p: str, s: Shape) -> Tensors:
     q, kv = s.heads * s.head_dim, s.kv_heads * s.head_dim
     lengths = {"attn_q": q, "attn_k": kv, "attn_v": kv, "attn_output": s.width}
@@ -285,6 +335,6 @@ def _write(path: Path, metadata: Mapping[str, Any], s: Shape, tensors: Tensors) 
             writer.raw_tensor(name, shape, 0, encode_floats(FORMATS["F32"], values).tobytes())
         else:
             fmt = FORMATS[s.kind(name)]
-            rows = random_rows(fmt, *shape, stream, spread)
+            rows = random_rows(fmt, math.prod(shape[:-1]), shape[-1], stream, spread)
             writer.raw_tensor(name, shape, fmt.TYPE_ID, rows.tobytes())
     return writer.write(path)

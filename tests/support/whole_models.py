@@ -28,7 +28,13 @@ from kinetic.types import Batch, Request, Sampling
 from tests.support.backends import loaded
 from tests.support.blocks import integers
 from tests.support.tiny_families import KINDS, write_tiny_family
-from tests.support.tiny_models import write_tiny_gemma3, write_tiny_llama, write_tiny_qwen3
+from tests.support.tiny_models import (
+    MIXTURES,
+    write_tiny_gemma3,
+    write_tiny_llama,
+    write_tiny_mixture,
+    write_tiny_qwen3,
+)
 
 FLOAT_TYPES = {"": "F32", "attn_q": "F16", "ffn_up": "BF16", "ffn_down": "F16"}
 
@@ -57,6 +63,7 @@ WRITERS: dict[str, Callable[[Path], Path]] = {
     "gemma3": write_gemma,
     "qwen3": write_tiny_qwen3,
 } | {name: partial(write_tiny_family, architecture=name) for name in KINDS}
+WRITERS |= {name: partial(write_tiny_mixture, name=name) for name in MIXTURES}
 
 PROMPT_LENGTH, DECODED = 290, 14
 LENGTH = PROMPT_LENGTH + DECODED

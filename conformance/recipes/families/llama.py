@@ -1,11 +1,11 @@
-"""``llama``: adjacent pairs are rotated, an output matrix of its own."""
+"""``llama``: adjacent pairs are rotated, an output matrix of its own; with experts, or without."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 
-from conformance.recipes.model import Model, Sizes, layer, matrix, norm, settings
+from conformance.recipes.model import Mixture, Model, Sizes, layer, matrix, norm, settings, with_experts
 from conformance.recipes.tokenizers import byte_level
 
 MIXED = {
@@ -24,6 +24,12 @@ MIXED = {
 
 def mixed() -> Model:
     return _model(Sizes(2, 256, 4, 2, 64, 256), MIXED, seed=11)
+
+
+def experts() -> Model:
+    kinds = {"": "Q8_0", "ffn_gate_inp": "F32", "ffn_gate_exps": "Q4_K", "ffn_up_exps": "Q4_K", "ffn_down_exps": "Q6_K"}
+    model = _model(Sizes(2, 256, 4, 2, 64, 256), kinds, seed=13)
+    return with_experts(model, "llama", 256, Mixture(4, 2, 256))
 
 
 def of_format(kind: str) -> Model:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from kinetic.backends.base import Attention, Forward
 from kinetic.backends.cpu import native, target
+from kinetic.backends.cpu.graph import matrices
 from kinetic.backends.cpu.native import Kernels
 from kinetic.backends.cpu.program import CpuProgram, trace
 from kinetic.backends.cpu.system import available_cores, processor_name
@@ -36,8 +37,7 @@ class CpuBackend:
         packs: PackCache | None = None,
     ) -> CpuProgram:
         nodes = trace(forward)
-        weights = [node["weight"] for node in nodes if node.op == "linear"]
-        types = {by_type(weight.ggml_type, weight.name).TYPE_ID for weight in weights}
+        types = {by_type(weight.ggml_type, weight.name).TYPE_ID for weight in matrices(nodes)}
         return CpuProgram(Kernels(self.isa, types, progress), nodes, layers, self.threads, packs)
 
 

@@ -2,7 +2,7 @@
 
     python -m kinetic.backends.cpu.build ISA FOLDER UNIT...
 
-A unit is 'core' (interpreter and row kernels), 'attention' (that and the choice of candidates) or a ggml type
+A unit is 'core' (interpreter and row kernels), 'attention' (that, experts and the choice of candidates) or a ggml type
 id (one format's tile and packing kernels). Each becomes FOLDER/UNIT.o (see objects.py), written whole or not at all.
 """
 
@@ -33,9 +33,10 @@ def core_unit(isa: str) -> llvm.ModuleRef:
 
 
 def attention_unit(isa: str) -> llvm.ModuleRef:
-    from kinetic.backends.cpu import core_attention, core_candidates
+    from kinetic.backends.cpu import core_attention, core_candidates, core_experts, core_routes
 
-    return with_kernels(emitted("attention", lambda m: attention.emit(m, isa)), core_attention, core_candidates)
+    sources = (core_attention, core_candidates, core_experts, core_routes)
+    return with_kernels(emitted("attention", lambda m: attention.emit(m, isa)), *sources)
 
 
 def with_kernels(module: llvm.ModuleRef, *sources: ModuleType) -> llvm.ModuleRef:

@@ -26,6 +26,12 @@ from kinetic.backends.cpu.emitted import atomic_add, atomic_read, atomic_write, 
 attend = extern("attend", "aaaaa")
 attend_merge = extern("attend_merge", "aaaaa")
 store = extern("store", "aaaa")
+route = extern("route", "aaaaa")
+assign = extern("assign", "aaaa")
+expert_input = extern("expert_input", "aaaa")
+expert_hidden = extern("expert_hidden", "aaaaa")
+expert_down = extern("expert_down", "aaaaa")
+expert_sum = extern("expert_sum", "aaaa")
 pause = extern("pause", "")
 yield_processor = extern("yield_processor", "a")
 set_control_word = extern("set_control_word", "", "a")
@@ -85,6 +91,18 @@ def execute(p, i, thread, threads, scratch):
         gather(p, i, thread, threads)
     elif op == tape.COLUMNS:
         columns(p, i, thread, threads)
+    elif op == tape.ROUTE:
+        route(p, i, thread, threads, scratch)
+    elif op == tape.ASSIGN:
+        assign(p, i, thread, threads)
+    elif op == tape.EXPERT_INPUT:
+        expert_input(p, i, thread, threads)
+    elif op == tape.EXPERT_HIDDEN:
+        expert_hidden(p, i, thread, threads, scratch)
+    elif op == tape.EXPERT_DOWN:
+        expert_down(p, i, thread, threads, scratch)
+    elif op == tape.EXPERT_SUM:
+        expert_sum(p, i, thread, threads)
 
 
 @kernel

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from kinetic.backends.base import Attention, Rope, Weight
+from kinetic.backends.base import Attention, Experts, Rope, Routing, Weight
 
 ALL_ROWS, OUTPUT_ROWS = 0, 1
 
@@ -57,6 +58,12 @@ class GraphOps:
     def gated(self, gate: Node, up: Node, activation: str) -> Node:
         return self._node("gated", gate.width, gate, up, activation=activation)
 
+    def route(self, logits: Node, routing: Routing) -> Node:
+        return self._node("route", 2 * routing.used, logits, routing=routing)
+
+    def experts(self, x: Node, routes: Node, experts: Experts) -> Node:
+        return self._node("experts", experts.down.shape[1], x, routes, experts=experts)
+
     def rope(self, x: Node, rope: Rope, head_dim: int) -> Node:
         return self._node("rope", x.width, x, rope=rope, head_dim=head_dim)
 
@@ -69,3 +76,14 @@ class GraphOps:
     def tap(self, x: Node, name: str) -> Node:
         self._node("tap", x.width, x, name=name)
         return x
+
+
+def matrices(nodes: Iterable[Node]) -> list[Weight]:
+    """The weights of all products, in the order of the nodes."""
+    out: list[Weight] = []
+    for node in nodes:
+        if node.op == "linear":
+            out.append(node["weight"])
+        elif node.op == "experts":
+            out += node["experts"][:3]
+    return out

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetic.backends.base import BLOCK, Attention, Rope
-from kinetic.backends.cpu import tape
+from kinetic.backends.cpu import plan_experts, tape
 from kinetic.backends.cpu.barriers import ALL_MODES, OWN, Buffer, By, Partition, Touch, Touched
 from kinetic.backends.cpu.core_limits import attention_units
 from kinetic.backends.cpu.functions import RECORD
@@ -65,7 +65,7 @@ class Planner:
         # By size and stride: partitions of rows and of records are different bytes of the same memory.
         self._free: dict[tuple[int, int], list[Buffer]] = {}
         self._all: list[Buffer] = []
-        self._constants: dict[float, NDArray[np.float32]] = {}
+        self._constants: dict[Any, NDArray[Any]] = {}  # by value, or the node that they describe
         self._cache, self._parts = Buffer(np.zeros(0, np.uint8)), Buffer(np.zeros(0, np.uint8))
         self._taps: dict[str, tuple[Node, Buffer]] = {}
         self._ropes: dict[Rope, int] = {}
@@ -214,6 +214,8 @@ class Planner:
         return self._columns[node]
 
     # ---- one method for each operation
+
+    _route, _experts = plan_experts.route, plan_experts.experts
 
     def _scale(self, node: Node) -> None:
         x = self._buffers[node.inputs[0]]

@@ -14,7 +14,7 @@ from kinetic.backends.control_word import default_rounding
 from kinetic.backends.cpu import tape
 from kinetic.backends.cpu.barriers import Buffer
 from kinetic.backends.cpu.core_limits import attention_units, part_bytes, scratch_bytes
-from kinetic.backends.cpu.graph import OUTPUT_ROWS, GraphOps, Node
+from kinetic.backends.cpu.graph import OUTPUT_ROWS, GraphOps, Node, matrices
 from kinetic.backends.cpu.layout import TILE
 from kinetic.backends.cpu.memory import address, allocate, round_up
 from kinetic.backends.cpu.native import Kernels
@@ -63,7 +63,7 @@ class CpuProgram:
 
     def _plan(self, nodes: list[Node], layout: PageLayout, packs: PackCache | None) -> Tape:
         """The tape, with all weights packed. A pack was written only of checked weights: they are not checked again."""
-        weights = WeightStore(self._kernels, [node["weight"] for node in nodes if node.op == "linear"], self._threads)
+        weights = WeightStore(self._kernels, matrices(nodes), self._threads)
         table = next(node["table"] for node in nodes if node.op == "embed")
         pack = self._pack = open_pack(packs, table, weights)
         is_read = pack is not None and weights.read(pack)

@@ -35,7 +35,9 @@ INSTRUCTION = 8 * WORDS
 # Operations. The numbers are positions in core.execute's dispatch.
 BARRIER, NORM_QUANTISE, NORM, MATMUL, GATED, GATED_FLOAT, ROPE, STORE, ATTEND, ADD, SCALE, GATHER = range(12)
 COLUMNS, ATTEND_MERGE = 12, 13
+ROUTE, ASSIGN, EXPERT_INPUT, EXPERT_HIDDEN, EXPERT_DOWN, EXPERT_SUM = range(14, 20)
 
 NAMES = (
-    "barrier norm+quantise norm matmul gated gated-float rope store attend add scale gather columns attend-merge"
+    "barrier norm+quantise norm matmul gated gated-float rope store attend add scale gather columns attend-merge "
+    "route assign expert-input expert-hidden expert-down expert-sum"
 ).split()

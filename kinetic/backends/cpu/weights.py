@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from kinetic.types import PackCache
 
 @dataclass(frozen=True)
 class Packed:
-    """A matrix [N, K] in the layout of ``layout.py``."""
+    """A matrix [N, K] in the layout of ``layout.py``, or one after another those of experts [X, N, K]."""
 
     fmt: Format
     data: NDArray[np.uint8]
@@ -36,10 +37,16 @@ class Packed:
     def group_bytes(self) -> int:
         return group_bytes(self.fmt, self.width)
 
+    @property
+    def matrix_bytes(self) -> int:
+        """Bytes from one expert's matrix to the next one's."""
+        return self.groups * self.group_bytes
+
 
 def _packed_bytes(weight: Weight) -> int:
-    rows, width = weight.shape
-    return (rows + GROUP - 1) // GROUP * group_bytes(by_type(weight.ggml_type, weight.name), width)
+    *experts, rows, width = weight.shape
+    groups = math.prod(experts) * ((rows + GROUP - 1) // GROUP)  # exact: integers
+    return groups * group_bytes(by_type(weight.ggml_type, weight.name), width)
 
 
 def _offsets(weights: Iterable[Weight]) -> tuple[dict[str, int], int]:
@@ -113,7 +120,7 @@ class WeightStore:
 
     def packed(self, weight: Weight) -> Packed:
         fmt, at = by_type(weight.ggml_type, weight.name), self._offsets[weight.name]
-        rows, width = weight.shape
+        rows, width = weight.shape[-2:]
         packed = Packed(fmt, self._memory[at : at + _packed_bytes(weight)], rows, width)
         if weight.name not in self._done:
             self._pack(weight, packed)
@@ -130,13 +137,18 @@ class WeightStore:
         return address(self._vectors[weight.name])
 
     def _pack(self, weight: Weight, packed: Packed) -> None:
-        rows, width = weight.shape
-        source = np.ascontiguousarray(weight.data).reshape(rows, -1)
+        size = packed.matrix_bytes
+        matrices = np.ascontiguousarray(weight.data).reshape(-1, packed.rows, weight.data.shape[1])
+        for number, source in enumerate(matrices):
+            self._pack_matrix(weight, packed, source, address(packed.data) + number * size, number * source.nbytes)
+
+    def _pack_matrix(self, weight: Weight, packed: Packed, source: NDArray[np.uint8], target: int, offset: int) -> None:
+        """``source`` [N, row bytes], which begins at ``offset`` of the tensor's bytes, to the address ``target``."""
         pack = self._kernels.pack(packed.fmt)
         row_bytes = source.shape[1]
 
         def part(groups: tuple[int, int]) -> None:
-            pack(address(source), row_bytes, rows, width, address(packed.data), *groups)
+            pack(address(source), row_bytes, packed.rows, packed.width, target, *groups)
 
         step = max(1, SLICE // (GROUP * row_bytes))
         for first in range(0, packed.groups, step):
@@ -144,7 +156,7 @@ class WeightStore:
             piece = source[first * GROUP : last * GROUP]
             check_scales(packed.fmt, piece, weight.name)
             list(self._pool.map(part, _shares(first, last, self._threads)))
-            weight.release(first * GROUP * row_bytes, piece.nbytes)
+            weight.release(offset + first * GROUP * row_bytes, piece.nbytes)
 
     def close(self) -> None:
         """Give back the packing threads; what was packed stays."""

@@ -27,6 +27,9 @@ EXP_MAX = np.float32(88.72)
 EXP_ZERO_BELOW = np.float32(-87.0)
 """Weights of softmax below exp(-87) are 0, so that no subnormal ever reaches a sum there."""
 
+SMALLEST_SUM = np.float32(2.0**-14)
+"""Weights of experts are divided by no less: the smallest normal float16."""
+
 GELU_CUBIC = np.float32(0.044715)
 GELU_SLOPE = np.float32(1.5957691216057308)
 """2 * sqrt(2 / pi)."""
@@ -85,6 +88,22 @@ def gelu(x: F32) -> F32:
     with np.errstate(all="ignore"):
         u = (GELU_SLOPE * x) * fma32(np.full_like(x, GELU_CUBIC), x * x, np.float32(1))
         return x / (np.float32(1) + exp32(-u))
+
+
+def sigmoid(x: F32) -> F32:
+    """``1 / (1 + exp(-x))``."""
+    with np.errstate(all="ignore"):
+        return np.float32(1) / (np.float32(1) + exp32(-x))
+
+
+def softmax(x: F32) -> F32:
+    """Over the last axis: weights ``exp(x - max)``, 0 below exp(-87), divided by their ``strided_sum``."""
+    with np.errstate(all="ignore"):
+        numbers = np.where(np.isnan(x), np.float32(-np.inf), x)
+        difference = x - numbers.max(axis=-1, keepdims=True)
+        weights: F32 = np.where(difference < EXP_ZERO_BELOW, np.float32(0), exp32(difference))
+        total: F32 = strided_sum(weights)[..., None]
+        return np.divide(weights, total, dtype=np.float32)
 
 
 ACTIVATIONS = {"silu": silu, "gelu": gelu}

@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetic.backends import rope_tables
-from kinetic.backends.base import Attention, Rope, Weight
+from kinetic.backends.base import Attention, Experts, Rope, Routing, Weight
 from kinetic.backends.reference.attention import attend_row
+from kinetic.backends.reference.experts import mixture, route
 from kinetic.backends.reference.functions import ACTIVATIONS, fma32, strided_sum_of_squares
 from kinetic.backends.reference.linear import linear
 from kinetic.bits import F32, f32_to_f16
@@ -75,6 +76,12 @@ class ReferenceOps:
     def gated(self, gate: F32, up: F32, activation: str) -> F32:
         with np.errstate(all="ignore"):
             return ACTIVATIONS[activation](gate) * up
+
+    def route(self, logits: F32, routing: Routing) -> F32:
+        return route(logits, routing)
+
+    def experts(self, x: F32, routes: F32, experts: Experts) -> F32:
+        return mixture(x, routes, experts)
 
     def rope(self, x: F32, rope: Rope, head_dim: int) -> F32:
         heads = x.reshape(len(x), -1, head_dim).copy()
