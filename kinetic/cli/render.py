@@ -94,11 +94,11 @@ def _messages(options: Namespace) -> list[Any]:
 
 def _listed(file: str, what: str) -> list[Any]:
     """The list in a JSON file. Raises FileProblem or UsageError."""
-    from kinetic.cli.run_options import _decode, _read_bytes, read_json
+    from kinetic.cli.run_options import decode, read_bytes, read_json
 
     source = "standard input" if file == "-" else file
     try:
-        found = read_json(_decode(_read_bytes(file), source))
+        found = read_json(decode(read_bytes(file), source))
     except ValueError as error:
         raise UsageError(f"{source} is not JSON: {error}", name="NOT_JSON") from None
     if not isinstance(found, list):
