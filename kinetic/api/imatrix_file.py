@@ -18,7 +18,7 @@ import numpy as np
 
 from kinetic.errors import FileProblem, Malformed, MalformedGguf
 from kinetic.gguf import Gguf
-from kinetic.softmax import F64
+from kinetic.lanes import F64
 
 ALIGNMENT = 32
 UINT32, STRING, ARRAY = 4, 8, 9

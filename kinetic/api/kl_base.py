@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from kinetic.bits import F32
 from kinetic.errors import FileProblem, Malformed
-from kinetic.softmax import F64
+from kinetic.lanes import F64
 
 MAGIC = b"_logits_"
 HEAD = struct.Struct("<8siii")
