@@ -210,7 +210,9 @@ def _draw() -> Vector:
 def _later_draw(parameters: Vector) -> Vector:
     """Draws with one of the samplers that are off by default; numbers as text are decimals of binary32 numbers."""
     row = _floats(13, 64)
-    values = {name: float(value) if isinstance(value, str) else value for name, value in parameters.items()}
+    values: dict[str, Any] = {
+        name: float(value) if isinstance(value, str) else value for name, value in parameters.items()
+    }
     sampler = Sampler(Sampling(**values | {"seed": 7}), 0, len(row))
     tokens = [sampler.draw(row, list(range(n)), candidates).token for n in range(1, 33)]
     shown = parameters | {"seed": "7", "history": "0, 1 ... n - 1 for n = 1 ... 32"}
