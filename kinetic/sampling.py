@@ -97,7 +97,7 @@ class Sampler:
             kept = survivors(ids, values, s, exp, is_xtc_due=self._is_xtc_due(len(history)))
             bits = rng.random_bits(s.seed, self.completion_index, len(history), rng.DRAW)
             token = pick(*kept, bits)
-            if ids.size == 1 or near is not row:  # the second best may lie beyond what is cut
+            if ids.size == 1:  # the second best lies beyond top-k, the reach or top-n-sigma
                 ids, values = candidates(row, 2, math.inf)
             return Draw(token, *_runner_up(ids, values))
 
