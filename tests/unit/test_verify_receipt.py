@@ -260,3 +260,10 @@ def streamed(pieces, stops):
         if stream.stopped is not None:
             return token + 1, text, "stop"
     return len(pieces), text + stream.finish(), "interrupt"
+
+
+def test_a_breaker_that_is_too_long_here_cannot_be_judged(tmp_path, model_file):
+    path = answered(model_file, tmp_path / "a.json", seed=7, dry_multiplier=0.8)
+    edited = edit(path, lambda record: record["sampling"].update(dry_sequence_breakers=["x" * 41]))
+    verdict = check(edited, model_file)
+    assert (verdict.exit_code, verdict.name) == (UNVERIFIABLE, "BAD_DRY_SEQUENCE_BREAKERS")
