@@ -22,7 +22,7 @@ from receipts import checks, encode, features, identity, schema, withhold
 if TYPE_CHECKING:
     from ktc.signature import KeyPair
 
-FEATURES: frozenset[str] = frozenset()
+FEATURES = frozenset({"dry", "dynatemp", "top_n_sigma", "typ_p", "xtc"})
 """What this engine is proven to rerun to the bit beyond plain decoding with a float16 cache (receipts.features)."""
 
 UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f/\\]")

@@ -19,7 +19,7 @@ from __future__ import annotations
 DRAW = 0
 """Purpose of the bits that choose the token."""
 XTC = 1
-"""Purpose of the bits that decide whether XTC applies (reserved)."""
+"""Purpose of the bits that decide whether XTC applies."""
 
 _MASK = 0xFFFFFFFF
 _MULTIPLIER_0, _MULTIPLIER_1 = 0xD2511F53, 0xCD9E8D57

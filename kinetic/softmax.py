@@ -4,9 +4,8 @@ Libraries choose their exp and log by processor, and NumPy the order of its sums
 arrays only + - * of float64, shifts of integers and a table are; NumPy rounds each operation once and never
 fuses two. Single numbers go through ``decimal``, which is integer arithmetic.
 
-A sum over a row [V] has one order: element i goes to lane i mod 2,048, each lane adds its elements by rising
-index, and then lane j takes in lane j + n/2 for n = 2,048, 1,024 ... 2. So a row's sum depends on no other row.
-It is reckoned on one thread: NumPy's short steps leave a second one nothing to do.
+A sum over a row [V] has the order of ``kinetic.lanes``, so it depends on no other row. The exp's table has as many
+steps as there are lanes. A sum is reckoned on one thread: NumPy's short steps leave a second one nothing to do.
 
 Accuracy: ``exp_in_place`` within 2 units in the last place of float64 (tests/unit/test_softmax.py), ``ln`` and
 ``exp`` correctly rounded.
@@ -24,11 +23,9 @@ from numpy.typing import NDArray
 from kinetic.backends.control_word import default_rounding
 from kinetic.bits import F32
 from kinetic.errors import NonFinite
+from kinetic.lanes import F64, LANES, fold
 
-F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
-LANES = 2048
-"""Also the steps of the exp's table: 2^(j / 2048)."""
 
 ROWS = 8
 """Rows at a time: what is computed for them stays in the second level of caches."""
@@ -117,15 +114,6 @@ def ln(x: float) -> float:
 def exp(x: float) -> float:
     """e to the x; infinity where that is beyond float64."""
     return math.inf if x > LARGEST else float(DIGITS.exp(Decimal(x)))
-
-
-def fold(lanes: F64) -> F64:
-    """The lanes [R, LANES] of R sums added up: [R]. Destroys them."""
-    n = LANES
-    while n > 1:
-        n //= 2
-        lanes[:, :n] += lanes[:, n : 2 * n]
-    return lanes[:, 0].copy()
 
 
 def log_sums(logits: F32) -> F64:

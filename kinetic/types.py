@@ -14,8 +14,9 @@ class Sampling:
     """Settings that choose a token from a row of logits, with llama.cpp's defaults.
 
     Floats are rounded once to binary32 where they are used. ``top_k`` 0 means
-    off, ``repeat_last_n`` -1 means the whole context and 0 means off,
-    ``temperature`` <= 0 means the argmax with the lowest id.
+    off, ``repeat_last_n`` and ``dry_penalty_last_n`` -1 mean the whole context
+    and 0 means off, ``temperature`` <= 0 means the argmax with the lowest id.
+    Off are ``typ_p`` 1 and, of the samplers after it, 0.
     """
 
     temperature: float = 0.8
@@ -27,6 +28,18 @@ class Sampling:
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
+    typ_p: float = 1.0
+    top_n_sigma: float = 0.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    dynatemp_range: float = 0.0
+    dynatemp_exponent: float = 1.0
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = 64
+    dry_sequence_breakers: tuple[str, ...] = ("\n", '"', "*", ":")
+    """Texts. A request also holds the tokens they stand for (``Request.breakers``)."""
     seed: int = 0
     """Unsigned 64-bit. Drawing a fresh one is the caller's business; it is always recorded."""
 
@@ -41,6 +54,8 @@ class Request:
     """-1: until an end token or the context is full."""
     end_tokens: frozenset[int] = frozenset()
     completion_index: int = 0
+    breakers: tuple[tuple[int, ...], ...] | None = None
+    """Runs of tokens that stand for the breakers of DRY, where it is on and has any (kinetic.text.breakers)."""
 
 
 @dataclass(frozen=True)

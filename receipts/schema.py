@@ -368,6 +368,8 @@ def _plain_text(table: Table, values: Mapping[str, Any]) -> dict[str, Any]:
 def _spell(name: str, field: object, value: Any) -> Any:
     if name == "logit_bias":
         return [{"token": token, "bias": _spell_bias(bias)} for token, bias in sorted(value)]
+    if name == "dry_sequence_breakers":
+        return sorted(set(value))
     if name == "temperature":
         value = max(value, 0.0)  # below 0 means what 0 means: the highest logit
     if isinstance(field, Optional):

@@ -24,7 +24,7 @@ from tools.source import Finding, Module, dotted, imported_names, modules, run
 
 SCOPE = tuple(
     f"kinetic/{place}"
-    for name in ("layers", "models", "backends", "sampling", "engine", "formats", "bits", "rng", "softmax")
+    for name in "layers models backends sampling samplers engine formats bits rng lanes softmax".split()
     for place in (name, f"{name}.py")
 )
 

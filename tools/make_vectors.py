@@ -35,6 +35,22 @@ EDGES = [0.0, -0.0, 1e-45, -1e-45, 1.1754944e-38, -87.0, -87.00001, -104.0, -105
 
 Vector = dict[str, Any]
 
+LATER_DRAWS: dict[str, Vector] = {
+    "typical": {"temperature": "1.5", "typ_p": "0.5"},
+    "top_n_sigma": {"temperature": "1.5", "top_k": 0, "top_n_sigma": "1.25"},
+    "xtc": {"temperature": "1.5", "xtc_probability": "0.5", "xtc_threshold": "0.05"},
+    "dynatemp": {"temperature": "1.25", "min_p": "0.01", "dynatemp_range": "0.75", "dynatemp_exponent": "0.5"},
+    "dry": {
+        "temperature": "1.5",
+        "dry_multiplier": "4.5",
+        "dry_base": "1.75",
+        "dry_allowed_length": 0,
+        "dry_penalty_last_n": -1,
+        "dry_sequence_breakers": [],
+    },
+}
+"""Settings of further vectors of "draw", beside the defaults."""
+
 
 def vectors() -> Iterator[tuple[str, Vector]]:
     """(name, content) of every file."""
@@ -55,6 +71,8 @@ def vectors() -> Iterator[tuple[str, Vector]]:
     yield "experts", _experts()
     yield "random_bits", _random_bits()
     yield "draw", _draw()
+    for name, parameters in LATER_DRAWS.items():
+        yield f"draw_{name}", _later_draw(parameters)
 
 
 def main() -> int:
@@ -220,6 +238,18 @@ def _draw() -> Vector:
     parameters = {"temperature": "0.8", "top_k": 20, "top_p": "0.9", "min_p": "0.02", "repeat_last_n": 64}
     parameters |= {"repeat_penalty": "1.1", "seed": "7", "history": "0, 1 ... n - 1 for n = 1 ... 32"}
     return _vector("draw", parameters, {"row": row}, {"tokens": np.array(tokens, np.int32)})
+
+
+def _later_draw(parameters: Vector) -> Vector:
+    """Draws with one of the samplers that are off by default; numbers as text are decimals of binary32 numbers."""
+    row = _floats(13, 64)
+    values: dict[str, Any] = {
+        name: float(value) if isinstance(value, str) else value for name, value in parameters.items()
+    }
+    sampler = Sampler(Sampling(**values | {"seed": 7}), 0, len(row))
+    tokens = [sampler.draw(row, list(range(n)), candidates).token for n in range(1, 33)]
+    shown = parameters | {"seed": "7", "history": "0, 1 ... n - 1 for n = 1 ... 32"}
+    return _vector("draw", shown, {"row": row}, {"tokens": np.array(tokens, np.int32)})
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ from kinetic.api.scorer import Progress, Scorer
 from kinetic.backends.control_word import default_rounding
 from kinetic.bits import F32
 from kinetic.errors import NonFinite
+from kinetic.lanes import F64
 from kinetic.layers.watched import Inputs
-from kinetic.softmax import F64
 
 OUTPUT = ("output.weight", "token_embd.weight")
 """The product with the vocabulary, which is left out unless asked for."""

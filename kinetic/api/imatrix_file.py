@@ -14,11 +14,12 @@ import numpy as np
 
 from kinetic.errors import Malformed, UsageError
 from kinetic.gguf_parse import LONGEST_TENSOR_NAME
+from kinetic.lanes import F64
 from kinetic.quantize import imatrix
 from kinetic.quantize.imatrix import MOST_ROWS, Sums
 from kinetic.quantize.metadata import Keys
 from kinetic.quantize.write import header, padded
-from kinetic.softmax import F64, I64
+from kinetic.softmax import I64
 
 F32_TYPE: Final = 0
 LEAST_CHUNK, MOST_CHUNK = 4, (1 << 31) - 1

@@ -17,7 +17,7 @@ import numpy as np
 
 from kinetic import softmax
 from kinetic.api.imatrix_file import Entry, Matrix
-from kinetic.softmax import F64
+from kinetic.lanes import F64
 
 NAN = math.nan
 LEAST_SHARE = 1e-10

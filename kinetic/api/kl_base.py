@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from kinetic.attest import foreign_errors
 from kinetic.bits import F32
 from kinetic.errors import Malformed
-from kinetic.softmax import F64
+from kinetic.lanes import F64
 from ktc.passes import open_regular
 
 MAGIC = b"_logits_"

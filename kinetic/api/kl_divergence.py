@@ -19,7 +19,8 @@ from kinetic.api.means import Estimate, Mean, Total, powered
 from kinetic.api.perplexity import losses
 from kinetic.backends.control_word import default_rounding
 from kinetic.bits import F32
-from kinetic.softmax import F64, LANES, ROWS, Workspace
+from kinetic.lanes import F64, LANES, fold
+from kinetic.softmax import ROWS, Workspace
 
 NEGLIGIBLE = -16.0
 """What has less than e^-16 in the base is left out by llama.cpp, whose base files hold no less."""
@@ -75,7 +76,7 @@ def divergences(base: LogProbabilities, found: LogProbabilities, shape: tuple[in
                 apart *= logs > least
                 apart *= softmax.exp_in_place(logs, work)
                 lanes[:, : apart.shape[1]] += apart
-            sums.append(softmax.fold(lanes))
+            sums.append(fold(lanes))
     return np.concatenate(sums)
 
 

@@ -30,6 +30,7 @@ from kinetic.errors import ContextOverflow, KineticError, UnsupportedModel, Usag
 from kinetic.loader import Check, LoadedFile, open_model_file
 from kinetic.models import ARCHITECTURES
 from kinetic.text import load_template, load_tokenizer
+from kinetic.text.breakers import breaker_runs
 from kinetic.types import ModelIdentity, PackCache, Request, Step
 
 if TYPE_CHECKING:
@@ -132,13 +133,15 @@ class Model:
             )
         max_tokens = options.get("max_tokens", -1)
         salt = fresh_salt(options)
+        canonical = sampling.validate(wanted, self.tokenizer.vocab_size)
         question = Question(
             Request(
                 prompt=tuple(ids),
-                sampling=sampling.validate(wanted, self.tokenizer.vocab_size),
+                sampling=canonical,
                 max_tokens=max(max_tokens, -1),
                 end_tokens=frozenset() if max_tokens == -2 else self.tokenizer.end_tokens,
                 completion_index=options.get("completion_index", 0),
+                breakers=breaker_runs(self.tokenizer, canonical.dry_sequence_breakers),
             ),
             stop=stop_strings(options.get("stop", ())),
             template_time=template_time,
@@ -199,12 +202,19 @@ class Model:
         included. Where the receipt commits to logits the steps do too; of a
         prompt that was withheld, that takes the opening's ``salt``.
         """
-        from kinetic import attest
-
-        request, output = attest.question_of(record), record["output"]["tokens"]
+        request, output = self._question_of(record), record["output"]["tokens"]
         digest = _digest(salt or b"") if record["logit_commit"] else None
         with self._held() as engine, contextlib.closing(engine.replay(request, output, on_progress, digest)) as steps:
             yield from steps
+
+    def _question_of(self, record: Mapping[str, Any]) -> Request:
+        """A receipt's question, as this model's tokenizer reads it."""
+        from kinetic import attest
+
+        request = attest.question_of(record)
+        canonical = sampling.validate(request.sampling, self.tokenizer.vocab_size)
+        runs = breaker_runs(self.tokenizer, canonical.dry_sequence_breakers)
+        return replace(request, sampling=canonical, breakers=runs)
 
     @contextlib.contextmanager
     def _held(self) -> Iterator[Engine]:
@@ -379,14 +389,9 @@ def _open_engine(
             progress(f"{folder} can't be written, so compiled kernels are kept in the temporary folder")
         os.environ["KINETIC_KERNELS"] = str(folder)
     return Engine(
-        loaded.gguf,
-        loaded.weights,
-        backend=BACKENDS[device],
-        threads=threads,
-        context=context,
-        progress=progress,
-        packs=cache,
-    )
+        loaded.gguf, loaded.weights, backend=BACKENDS[device], threads=threads, context=context,
+        progress=progress, packs=cache,
+    )  # fmt: skip
 
 
 open_model = Model

@@ -52,6 +52,17 @@ class Options(TypedDict, total=False):
     frequency_penalty: float
     presence_penalty: float
     logit_bias: Mapping[int, float] | Sequence[tuple[int, float]]
+    typ_p: float
+    top_n_sigma: float
+    xtc_probability: float
+    xtc_threshold: float
+    dynatemp_range: float
+    dynatemp_exponent: float
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_penalty_last_n: int
+    dry_sequence_breakers: Sequence[str]
     seed: int | None
     challenge: str
     """Lower-case hex of 16 to 64 bytes that somebody else chose: the seed comes from them and the question."""
@@ -62,7 +73,7 @@ class Options(TypedDict, total=False):
 
 
 _SAMPLING_NAMES = frozenset(item.name for item in fields(Sampling))
-_NUMBERS = frozenset("temperature top_p min_p repeat_penalty frequency_penalty presence_penalty".split())
+_NUMBERS = frozenset(item.name for item in fields(Sampling) if item.type == "float")
 _OPTION_NAMES = frozenset(Options.__annotations__)
 _SWITCHES = ("commit_logits", "withhold_prompt")
 _CHALLENGE = re.compile(r"(?:[0-9a-f]{2}){16,64}")
@@ -97,6 +108,9 @@ def _require_types(options: Options) -> None:
     if not (isinstance(max_tokens, int) and -2 <= max_tokens < 2**31):
         raise UsageError(f"max_tokens is {max_tokens}, but must be from -2 to 2^31 - 1", name="BAD_MAX_TOKENS")
     require_template_options(options)
+    breakers: Any = options.get("dry_sequence_breakers", ())
+    if not isinstance(breakers, Sequence) or not all(isinstance(text, str) for text in breakers):
+        raise UsageError("dry_sequence_breakers must be a list of texts", name="BAD_DRY_SEQUENCE_BREAKERS")
     bias: Any = options.get("logit_bias", ())
     pairs = bias.items() if isinstance(bias, Mapping) else bias
     is_list = isinstance(pairs, Iterable) and not isinstance(bias, str)

@@ -21,7 +21,7 @@ from kinetic.api.means import Estimate, Mean, powered
 from kinetic.api.scorer import ROWS, Progress, Scorer
 from kinetic.bits import F32
 from kinetic.errors import UsageError
-from kinetic.softmax import F64
+from kinetic.lanes import F64
 
 PADDED = 256
 """llama.cpp rounds a context up to a multiple of this, which shows where windows overlap."""

@@ -372,9 +372,8 @@ def _decode_again(
 ) -> Iterator[Step]:
     """As many steps of plain decoding as the receipt has output tokens, as the question of a new answer gives them."""
     from kinetic.api.model import _digest
-    from kinetic.attest import question_of
 
-    count, question = len(record["output"]["tokens"]), question_of(record)
+    count, question = len(record["output"]["tokens"]), model._question_of(record)
     before, total = len(question.prompt), len(question.prompt) + count
     # Where an answer ends is judged from its tokens; here each of them must be drawn, whatever they are.
     request = replace(question, max_tokens=count, end_tokens=frozenset())

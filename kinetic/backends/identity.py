@@ -11,8 +11,8 @@ import numpy as np
 
 from kinetic.types import PROFILE
 
-FOLDERS = ("backends", "backends/reference", "layers", "models", "formats", "engine")
-FILES = ("bits.py", "rng.py", "sampling.py")
+FOLDERS = ("backends", "backends/reference", "layers", "models", "formats", "engine", "samplers")
+FILES = ("bits.py", "rng.py", "lanes.py", "sampling.py")
 
 
 @lru_cache(maxsize=8)

@@ -27,6 +27,16 @@ SAMPLING_FLAGS: dict[str, tuple[tuple[str, ...], type[int] | type[float], str]] 
     "repeat_last_n": (("--repeat-last-n",), int, "tokens penalised; -1 is all, 0 is off"),
     "frequency_penalty": (("--frequency-penalty",), float, "0 is off"),
     "presence_penalty": (("--presence-penalty",), float, "0 is off"),
+    "typ_p": (("--typical", "--typical-p"), float, "locally typical sampling; 1 is off"),
+    "top_n_sigma": (("--top-nsigma", "--top-n-sigma"), float, "deviations below the best logit; 0 is off"),
+    "xtc_probability": (("--xtc-probability",), float, "of leaving out the top choices; 0 is off"),
+    "xtc_threshold": (("--xtc-threshold",), float, "share of a top choice; above 0.5 is off"),
+    "dynatemp_range": (("--dynatemp-range",), float, "temperature by entropy, so much up or down; 0 is off"),
+    "dynatemp_exponent": (("--dynatemp-exp",), float, "of the entropy's share"),
+    "dry_multiplier": (("--dry-multiplier",), float, "penalty of longer repetitions; 0 is off"),
+    "dry_base": (("--dry-base",), float, "factor for each token more"),
+    "dry_allowed_length": (("--dry-allowed-length",), int, "tokens that may be repeated"),
+    "dry_penalty_last_n": (("--dry-penalty-last-n",), int, "tokens searched; -1 is all, 0 is off"),
 }
 """Setting, as kinetic.types.Sampling has it: flags, type, meaning."""
 
@@ -78,6 +88,8 @@ def _add_sampling(parser: Parser) -> None:
         shown = f"{meaning} (default {default})"
         metavar = "N" if kind is int else "X"
         group.add_argument(*flags, dest=name, type=kind, default=default, metavar=metavar, help=shown)
+    group.add_argument("--dry-sequence-breaker", action="append", metavar="TEXT",
+                       help=r'repetitions end at it (repeatable; "none" is none; default \n : " *)')  # fmt: skip
     group.add_argument("-l", "--logit-bias", type=_bias, action="append", default=[], metavar="ID+X",
                        help="add to a token's logit: 15043+1, 15043-1, 15043-inf (repeatable)")  # fmt: skip
 
@@ -176,6 +188,14 @@ def _escaped(text: str, is_asked: bool) -> str:
     return ESCAPE.sub(lambda match: chr(int(match[1], 16)) if match[1] else ESCAPES[match[2]], text)
 
 
+def _breakers(options: Namespace) -> list[str]:
+    """What the flags name, in place of the default; "none" names nothing."""
+    texts = options.dry_sequence_breaker
+    if texts is None:
+        return list(Sampling.dry_sequence_breakers)
+    return [_escaped(text, options.escape) for text in texts if text != "none"]
+
+
 def asked_options(options: Namespace) -> dict[str, Any]:
     """What the flags say, as options of ``kinetic.api``."""
     asked = {name: getattr(options, name) for name in SAMPLING_FLAGS}
@@ -184,6 +204,7 @@ def asked_options(options: Namespace) -> dict[str, Any]:
     return asked | {
         "seed": options.seed,
         "logit_bias": options.logit_bias,
+        "dry_sequence_breakers": _breakers(options),
         "max_tokens": options.n_predict,
         "stop": [_escaped(text, options.escape) for text in options.stop],
         "system": _escaped(options.system, options.escape),

@@ -163,7 +163,7 @@ class Engine:
                 f"the prompt has {len(request.prompt)} tokens and the context holds {self.context}: "
                 "shorten it, or raise --ctx-size if the model allows"
             )
-        return Sampler(request.sampling, request.completion_index, self.vocab_size)
+        return Sampler(request.sampling, request.completion_index, self.vocab_size, request.breakers)
 
     def _prompt(
         self, tokens: Sequence[int], should_stop: Callable[[], bool] | None, on_prompt: Progress | None

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from kinetic import errors
+from kinetic.api.options import Options
 from kinetic.cli import main
 from kinetic.cli.command import EXIT_CODES, build_parser
+from kinetic.cli.run_options import asked_options
 from kinetic.errors import UsageError
 from tests.support.talking_model import write_talker
 
@@ -61,8 +63,48 @@ def test_flags_are_those_of_llama_cpp():
     assert options.logit_bias == [(5, 1.5), (6, float("-inf"))] and options.stop == ["a", "b"] and options.seed == -1
 
 
+def test_later_samplers_have_the_flags_of_llama_cpp():
+    options = parse(
+        *(
+            "run",
+            "m",
+            "x",
+            "--typical",
+            "0.9",
+            "--top-nsigma",
+            "-1",
+            "--xtc-probability",
+            "0.5",
+            "--xtc-threshold",
+            "0.2",
+        ),
+        *("--dynatemp-range", "0.3", "--dynatemp-exp", "1.5", "--dry-multiplier", "0.8", "--dry-base", "2"),
+        *("--dry-allowed-length", "3", "--dry-penalty-last-n", "-1", "--dry-sequence-breaker", r"\n"),
+        *("--dry-sequence-breaker", "x", "-e"),
+    )
+    asked = asked_options(options)
+    assert (asked["typ_p"], asked["top_n_sigma"], asked["xtc_probability"], asked["xtc_threshold"]) == (
+        0.9,
+        -1,
+        0.5,
+        0.2,
+    )
+    assert (asked["dynatemp_range"], asked["dynatemp_exponent"]) == (0.3, 1.5)
+    assert (asked["dry_multiplier"], asked["dry_base"], asked["dry_allowed_length"]) == (0.8, 2.0, 3)
+    assert (asked["dry_penalty_last_n"], asked["dry_sequence_breakers"]) == (-1, ["\n", "x"])
+    assert set(asked) <= set(Options.__annotations__)
+
+
+@pytest.mark.parametrize(("words", "breakers"), [((), ["\n", '"', "*", ":"]), (("--dry-sequence-breaker", "none"), [])])
+def test_breakers_are_the_default_or_none(words, breakers):
+    assert asked_options(parse("run", "m", "x", *words))["dry_sequence_breakers"] == breakers
+
+
 def test_defaults_are_those_of_llama_cpp():
     options = parse("run", "m")
+    assert (options.typ_p, options.top_n_sigma, options.xtc_probability, options.xtc_threshold) == (1.0, 0.0, 0.0, 0.1)
+    assert (options.dry_multiplier, options.dry_base, options.dry_allowed_length) == (0.0, 1.75, 2)
+    assert (options.dry_penalty_last_n, options.dynatemp_range, options.dynatemp_exponent) == (64, 0.0, 1.0)
     assert (options.temperature, options.top_k, options.top_p, options.min_p) == (0.8, 40, 0.95, 0.05)
     assert (options.repeat_last_n, options.repeat_penalty, options.seed, options.n_predict) == (64, 1.0, -1, -1)
 

@@ -24,9 +24,14 @@ for _ in range(3):  # xorshift: the same numbers everywhere
 spread = (state >> 8).astype(np.float32) * np.float32(2**-20) - np.float32(8)
 rows = [spread, np.zeros_like(spread), np.where(state & 1, np.float32(-0.0), np.float32(0))]
 rows.append(np.where(state % 3 == 0, np.float32(-np.inf), spread))
+SETTINGS = (
+    Sampling(temperature=0), Sampling(), Sampling(top_k=0, top_p=0.99, min_p=0.0, repeat_penalty=1.1),
+    Sampling(top_k=4000, typ_p=0.7, xtc_probability=1.0, xtc_threshold=1e-4, dynatemp_range=0.5),
+    Sampling(top_k=4000, top_n_sigma=1.1, dry_multiplier=0.8, dry_allowed_length=0, dry_sequence_breakers=()),
+)
 digest = hashlib.sha256()
 for row in rows:
-    for settings in (Sampling(temperature=0), Sampling(), Sampling(top_k=0, top_p=0.99, min_p=0.0, repeat_penalty=1.1)):
+    for settings in SETTINGS:
         digest.update(repr(Sampler(settings, 1, row.size).draw(row, range(5), candidates)).encode())
     ids, values = candidates(row, 0, 28.0)
     digest.update(ids.tobytes() + values.tobytes())

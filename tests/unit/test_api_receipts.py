@@ -364,7 +364,7 @@ def test_a_digest_that_does_not_fit_is_not_written(make, tmp_path, monkeypatch):
 
 @dataclasses.dataclass(frozen=True)
 class Unproven(Sampling):
-    typ_p: float = 0.5
+    mirostat: int = 2
 
 
 def test_what_is_not_proven_gives_no_receipt(make, tmp_path, monkeypatch):
@@ -377,9 +377,9 @@ def test_what_is_not_proven_gives_no_receipt(make, tmp_path, monkeypatch):
     monkeypatch.setattr(attest, "make_receipt", unproven)
     with pytest.raises(Unverifiable) as caught:
         answer.save_receipt(tmp_path / "a.json")
-    assert caught.value.name == "FEATURE" and "typ_p" in str(caught.value) and os.listdir(tmp_path) == []
-    monkeypatch.setattr(attest, "FEATURES", frozenset({"typ_p"}))
-    assert answer.receipt()["sampling"]["typ_p"] == "0.5"
+    assert caught.value.name == "FEATURE" and "mirostat" in str(caught.value) and os.listdir(tmp_path) == []
+    monkeypatch.setattr(attest, "FEATURES", frozenset({"mirostat"}))
+    assert answer.receipt()["sampling"]["mirostat"] == 2
 
 
 def test_what_cannot_be_written_down_is_refused_by_our_own_errors(make, monkeypatch):

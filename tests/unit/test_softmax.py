@@ -10,7 +10,8 @@ from blake3 import blake3
 
 from kinetic import softmax
 from kinetic.errors import NonFinite
-from kinetic.softmax import LANES, ROWS, Workspace, exp_in_place, log_sums
+from kinetic.lanes import LANES, fold, lane_sum
+from kinetic.softmax import ROWS, Workspace, exp_in_place, log_sums
 from tests.support.blocks import integers, normals
 
 EXACT = Context(prec=50)
@@ -71,11 +72,13 @@ def test_a_row_is_summed_in_the_order_that_is_written_down(width):
 
 def test_lanes_are_added_in_the_order_that_is_written_down():
     lanes = normals(13, 3 * LANES).astype(np.float64).reshape(3, LANES) / 3
+    rows = lanes.copy()
     expected, n = lanes.tolist(), LANES
     while n > 1:
         n //= 2
         expected = [[row[j] + row[j + n] for j in range(n)] for row in expected]
-    assert softmax.fold(lanes).tolist() == [row[0] for row in expected]
+    assert [lane_sum(row) for row in rows] == [row[0] for row in expected]
+    assert fold(lanes).tolist() == [row[0] for row in expected]
 
 
 def test_log_sums_are_exact_to_the_last_digits():

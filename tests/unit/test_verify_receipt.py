@@ -58,6 +58,10 @@ def test_identical_and_the_model_is_hashed_again(receipt, model_file, monkeypatc
         {"top_p": 0, "logit_bias": [(5, 1e-40), (6, float("-inf")), (7, -1.5), (7, 0.25)]},
         {"repeat_penalty": 1.3, "repeat_last_n": -1, "frequency_penalty": 0.4, "presence_penalty": -0.3},
         {"completion_index": 9},
+        {"typ_p": 0.6, "top_n_sigma": 1.5, "top_k": 0, "top_p": 1, "min_p": 0, "temperature": 1.5},
+        {"xtc_probability": 0.5, "xtc_threshold": 0.01, "dynatemp_range": 0.7, "dynatemp_exponent": 1.3},
+        {"dry_multiplier": 0.8, "dry_allowed_length": 1, "dry_penalty_last_n": -1},
+        {"dry_multiplier": 5.0, "dry_base": 3, "dry_allowed_length": 0, "dry_sequence_breakers": ["ne", "d"]},
         {"max_tokens": 0},
         {"max_tokens": -2},
         {"stop": ["e", "ne d"]},
@@ -256,3 +260,10 @@ def streamed(pieces, stops):
         if stream.stopped is not None:
             return token + 1, text, "stop"
     return len(pieces), text + stream.finish(), "interrupt"
+
+
+def test_a_breaker_that_is_too_long_here_cannot_be_judged(tmp_path, model_file):
+    path = answered(model_file, tmp_path / "a.json", seed=7, dry_multiplier=0.8)
+    edited = edit(path, lambda record: record["sampling"].update(dry_sequence_breakers=["x" * 41]))
+    verdict = check(edited, model_file)
+    assert (verdict.exit_code, verdict.name) == (UNVERIFIABLE, "BAD_DRY_SEQUENCE_BREAKERS")
