@@ -2,7 +2,7 @@
 
 Two kinds of file use it. In most ("gpt2") a word is turned into its UTF-8
 bytes and every byte into one printable character, so that all 256 bytes are in
-the vocabulary. In "gemma4" files words stay as they are, spaces become U+2581
+the vocabulary. In "gemma4" files, and some others, words stay as they are, spaces become U+2581
 and what has no token falls back to ``<0xNN>`` tokens.
 """
 
@@ -43,9 +43,8 @@ class BytePairEncoder:
         self._merges = metadata.get("tokenizer.ggml.merges")  # read when first needed
         if not isinstance(self._merges, Sequence) or not self._merges:
             raise bad("MISSING_MERGES", "tokenizer.ggml.merges is missing or empty")
-        self.raw = vocabulary.model == "gemma4"
-        """Words are UTF-8 text instead of byte characters."""
         self.pre = self._pre_tokenizer(metadata)
+        self.raw = self.pre.raw
         self.add_bos = self.pre.add_bos
         self._memory = WordMemory(self._encode_word)
 
@@ -93,7 +92,7 @@ class BytePairEncoder:
 
     def _pre_tokenizer(self, metadata: Mapping[str, Any]) -> PreTokenizer:
         name = metadata.get("tokenizer.ggml.pre")
-        if self.raw:
+        if self._vocabulary.model == "gemma4":
             name = "gemma4"
         elif name is None:
             self._vocabulary.warnings.append(

@@ -8,7 +8,6 @@ import pytest
 from kinetic.errors import MalformedGguf, UnsupportedModel, UsageError
 from kinetic.text import load_tokenizer
 from kinetic.text.merging import WordMemory, merge
-from kinetic.text.pretokenize import PRE_TOKENIZERS, word_splitter
 from kinetic.text.specials import SpecialTokens
 from kinetic.text.spm import chunk_splitter
 from tests.support.tiny_tokenizers import BYTE, CONTROL, UNKNOWN, UNUSED, USER_DEFINED, byte_level, sentence_piece
@@ -310,47 +309,6 @@ def test_bytes_that_are_no_text():
     assert tokenizer.decode(ids(tokenizer, "😀")[:2]) == b"\xf0\x9f"
     metadata = sentence_piece([("\udcff\udcfe", -1)])
     assert load_tokenizer(metadata).piece(259) == b"\xff\xfe"
-
-
-# --- pre-tokenizers ---
-
-
-def words(name, text):
-    return word_splitter(PRE_TOKENIZERS[name].stages)(text)
-
-
-@pytest.mark.parametrize(
-    "name, text, expected",
-    [
-        ("gpt-2", "I'll see  it's 12345!\n\n x", ["I", "'ll", " see", " ", " it", "'s", " 12345", "!", "\n\n", " x"]),
-        ("smollm", "in 2024 x", ["in", " ", "2", "0", "2", "4", " x"]),
-        ("llama-bpe", "I'LL 12345 _x\n\n y", ["I", "'LL", " ", "123", "45", " _", "x", "\n\n", " y"]),
-        ("qwen2", "(x):\n12", ["(x", "):\n", "1", "2"]),
-        ("qwen2", "e\u0301x", ["e", "\u0301x"]),
-        ("qwen35", "e\u0301x", ["e\u0301x"]),
-        ("gpt-4o", "helloWorld's/\n 1234", ["hello", "World's", "/\n", " ", "123", "4"]),
-        ("tekken", "HTTPServer 12", ["HTTPServer", " ", "1", "2"]),
-        ("falcon", "a+b 1234", ["a", "+", "b", " ", "123", "4"]),
-        ("default", "a+b 1234", ["a", "+", "b", " ", "123", "4"]),
-        ("falcon", " `x", [" ", "`", "x"]),
-        ("default", " `x", [" `", "x"]),
-        ("deepseek-llm", "caf\u00e9 12 \u4f60\u597d\n", ["caf", "\u00e9", " ", "12", " ", "\u4f60\u597d", "\n"]),
-        ("deepseek-v3", "x12345 \u4f60a", ["x", "123", "45", " ", "\u4f60", "a"]),
-        ("deepseek-coder", "a12 b!", ["a", "1", "2", " b", "!"]),
-        ("gemma4", "a b\n\nc", ["a b", "\n\n", "c"]),
-    ],
-)
-def test_words(name, text, expected):
-    assert words(name, text) == expected
-
-
-@pytest.mark.parametrize("name", sorted(PRE_TOKENIZERS))
-def test_words_join_to_the_text(name):
-    random.seed(name)
-    alphabet = "aB'sS1²½٣ \t\n\r\u00a0\u2003é\u0301你ก्ि!.#$€😀\u200d\x00\x85\ufffd\U000e0001_"
-    for _ in range(60):
-        text = "".join(random.choices(alphabet, k=40))
-        assert "".join(words(name, text)) == text
 
 
 # --- broken files (ATTACKS 40-46) ---
