@@ -34,6 +34,7 @@ from kinetic.cli import (
     rm,
     run,
     sign,
+    tokenize,
     unpack,
     verify,
     verify_receipt,
@@ -46,7 +47,7 @@ DESCRIPTION = "Run language models so that the same question gets the same answe
 COMMANDS = (
     *(run, verify_receipt, receipt, audit, keygen),
     *(pack, unpack, verify, sign, repair, export, quantize),
-    *(info, pull, models, rm),
+    *(info, tokenize, pull, models, rm),
     *(bench, doctor, conformance, gate),
     *(perplexity, check_output, imatrix),
 )
