@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from kinetic.text.merging import WordMemory, merge
+from kinetic.text.merging import RankedMerges, WordMemory
 from kinetic.text.pretokenize import PreTokenizer, pre_tokenizer, word_splitter
 from kinetic.text.spm import ESCAPED_SPACE, chunk_splitter
 from kinetic.text.vocabulary import Vocabulary, as_list, bad
@@ -55,13 +55,12 @@ class BytePairEncoder:
     def _encode_word(self, word: str) -> list[int]:
         plain = self._vocabulary.plain
         if not self.raw:
-            word = word.encode("utf-8").decode("latin-1").translate(_TO_CHARACTERS)
+            word = (word if word.isascii() else word.encode("utf-8").decode("latin-1")).translate(_TO_CHARACTERS)
         whole = self.pre.ignore_merges or (self.raw and word[0] == "\n")
         if whole and word in plain:
             return [plain[word]]
-        rank = self._ranks.get
         ids = []
-        for symbol in merge(list(word), lambda left, right: rank(f"{left} {right}")):
+        for symbol in self._ranked.apply(word):
             token = plain.get(symbol)
             ids += [token] if token is not None else self._fallback(symbol)
         return ids
@@ -75,12 +74,12 @@ class BytePairEncoder:
         return [plain[character] for character in symbol if character in plain]
 
     @cached_property
-    def _ranks(self) -> dict[str, int]:
+    def _ranked(self) -> RankedMerges:
         """Merge as written, "left right" -> its place, the first of equals. Tokens hold no space, so this is unique."""
         merges = as_list(self._merges)
         if not isinstance(merges[0], str):
             raise bad("MISSING_MERGES", "tokenizer.ggml.merges is not a list of strings")
-        return dict(zip(reversed(merges), range(len(merges) - 1, -1, -1), strict=True))
+        return RankedMerges(dict(zip(reversed(merges), range(len(merges) - 1, -1, -1), strict=True)))
 
     @cached_property
     def _words(self) -> Callable[[str], list[str]]:

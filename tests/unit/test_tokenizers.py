@@ -7,7 +7,7 @@ import pytest
 
 from kinetic.errors import MalformedGguf, UnsupportedModel, UsageError
 from kinetic.text import load_tokenizer
-from kinetic.text.merging import WordMemory, merge
+from kinetic.text.merging import NEVER, RankedMerges, WordMemory, _FirstRanks, merge
 from kinetic.text.specials import SpecialTokens
 from kinetic.text.spm import chunk_splitter
 from tests.support.tiny_tokenizers import BYTE, CONTROL, UNKNOWN, UNUSED, USER_DEFINED, byte_level, sentence_piece
@@ -97,6 +97,25 @@ def test_merge_equals_the_plain_definition():
             return ranks.get(left + right)
 
         assert merge(list(word), rank) == plainly(word, rank)
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 12, RankedMerges.SCANNED, RankedMerges.SCANNED + 1])
+def test_scanning_ranks_equals_the_heap(length):
+    """Words up to SCANNED characters take another way than longer ones, with the same result; ranks repeat."""
+    random.seed(length)
+    parts = ["a", "b", "ab", "ba", "aa", "abab", "aab", "ababab"]
+    for _ in range(200):
+        ranks = {f"{left} {right}": random.randint(0, 9) for left in parts for right in random.sample(parts, 3)}
+        word = "".join(random.choices("abc", k=length))
+        plainly = merge(list(word), lambda left, right, ranks=ranks: ranks.get(f"{left} {right}"))
+        assert RankedMerges(ranks).apply(word) == plainly, (word, ranks)
+
+
+def test_pairs_of_characters_are_remembered_up_to_a_bound():
+    pairs = _FirstRanks({"a b": 5})
+    assert pairs["ab"] == 5 and pairs["ba"] == NEVER and len(pairs) == 2
+    pairs.PAIRS = 2
+    assert pairs["bb"] == NEVER and len(pairs) == 1 and pairs["ab"] == 5
 
 
 # --- SentencePiece ---
