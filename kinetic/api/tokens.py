@@ -26,7 +26,7 @@ class Token(NamedTuple):
 def open_tokenizer(model: str | os.PathLike[str]) -> Iterator[Tokenizer]:
     """The tokenizer of a file, bundle or name; no weight is read. Raises FileProblem or what a file is refused for."""
     with open_model_file(store.resolve(model), check="none") as loaded:
-        yield load_tokenizer(loaded.gguf.metadata)
+        yield load_tokenizer(loaded.gguf.metadata, store.writable("tokenizers"))
 
 
 def tokenize(tokenizer: Tokenizer, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[Token]:

@@ -11,9 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-from kinetic.text.merging import RankedMerges, WordMemory
+from kinetic.gguf_types import Array
+from kinetic.text import merge_table
+from kinetic.text.merging import RankedMerges, Ranks, WordMemory
 from kinetic.text.pretokenize import PreTokenizer, pre_tokenizer, word_splitter
 from kinetic.text.spm import ESCAPED_SPACE, chunk_splitter
 from kinetic.text.vocabulary import Vocabulary, as_list, bad
@@ -36,10 +39,13 @@ _TO_CHARACTERS = str.maketrans({chr(byte): character for byte, character in enum
 
 
 class BytePairEncoder:
-    """Text -> ids, without special tokens. Safe to share between threads."""
+    """Text -> ids, without special tokens. Safe to share between threads.
 
-    def __init__(self, vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> None:
-        self._vocabulary = vocabulary
+    In ``folder`` tables of merges are kept (merge_table.py); no answer depends on them.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, metadata: Mapping[str, Any], folder: Path | None = None) -> None:
+        self._vocabulary, self._folder = vocabulary, folder
         self._merges = metadata.get("tokenizer.ggml.merges")  # read when first needed
         if not isinstance(self._merges, Sequence) or not self._merges:
             raise bad("MISSING_MERGES", "tokenizer.ggml.merges is missing or empty")
@@ -75,11 +81,23 @@ class BytePairEncoder:
 
     @cached_property
     def _ranked(self) -> RankedMerges:
+        merges = self._merges
+        if self._folder is None or not isinstance(merges, Array) or len(merges) < merge_table.FEWEST:
+            return RankedMerges(self._read_all())
+        content = merges.content()
+        path = merge_table.table_path(self._folder, content)
+        table = merge_table.load(path, content, len(merges))
+        if table is None:
+            merge_table.save(path, merge_table.build(content, as_list(merges)))
+            return RankedMerges(self._read_all())
+        return RankedMerges(merge_table.SoughtRanks(table, self._read_all))
+
+    def _read_all(self) -> Ranks:
         """Merge as written, "left right" -> its place, the first of equals. Tokens hold no space, so this is unique."""
         merges = as_list(self._merges)
         if not isinstance(merges[0], str):
             raise bad("MISSING_MERGES", "tokenizer.ggml.merges is not a list of strings")
-        return RankedMerges(dict(zip(reversed(merges), range(len(merges) - 1, -1, -1), strict=True)))
+        return dict(zip(reversed(merges), range(len(merges) - 1, -1, -1), strict=True))
 
     @cached_property
     def _words(self) -> Callable[[str], list[str]]:
