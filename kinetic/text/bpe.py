@@ -65,11 +65,12 @@ class BytePairEncoder:
         whole = self.pre.ignore_merges or (self.raw and word[0] == "\n")
         if whole and word in plain:
             return [plain[word]]
-        ids = []
-        for symbol in self._ranked.apply(word):
-            token = plain.get(symbol)
-            ids += [token] if token is not None else self._fallback(symbol)
-        return ids
+        symbols = self._ranked.apply(word)
+        try:
+            return [plain[symbol] for symbol in symbols]
+        except KeyError:
+            parts = ([plain[symbol]] if symbol in plain else self._fallback(symbol) for symbol in symbols)
+            return [token for part in parts for token in part]
 
     def _fallback(self, symbol: str) -> list[int]:
         """Tokens of the single characters or bytes; what has none is dropped, as in llama.cpp."""

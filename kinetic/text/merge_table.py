@@ -19,12 +19,11 @@ from itertools import accumulate
 from pathlib import Path
 from zlib import crc32
 
-from kinetic.store import write_atomically
 from kinetic.text.merging import NEVER, Ranks
 
 BITS = 18
-FEWEST = 50_000
-"""Fewer merges are read as quickly as a table is checked."""
+FEWEST = 250_000
+"""Fewer merges are soon read, and long texts need them all anyway."""
 MOST_TABLES = 32
 """Of at most some 8 MB each; the oldest go first."""
 _DIGEST = 32
@@ -105,6 +104,8 @@ def build(content: bytes, merges: Sequence[str]) -> bytes:
 
 def save(path: Path, table: bytes) -> None:
     """Keep a table for the next start. A folder that can't be written, or is full, is no reason to stop."""
+    from kinetic.store import write_atomically  # Not at the top: few files need a table, and each only once.
+
     with contextlib.suppress(OSError):
         tables = sorted(path.parent.glob("*.merges"), key=lambda other: other.stat().st_mtime)
         for old in tables[: max(0, len(tables) + 1 - MOST_TABLES)]:
