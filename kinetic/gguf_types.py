@@ -6,7 +6,6 @@ Source: ggml.h, ggml-common.h and llama.h of llama.cpp b11434.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from operator import itemgetter
 from struct import Struct, unpack
 from typing import Any, Final
 
@@ -161,7 +160,7 @@ class Array(Sequence[Any]):
 
     def _warn_about_bytes(self, items: Sequence[str]) -> None:
         whole = "".join(items)
-        if "\0" in whole or (not whole.isascii() and _has_surrogate(whole)):
+        if "\0" in whole or _has_surrogate(whole):
             odd = sum("\0" in item or _has_surrogate(item) for item in items)
             self._warnings.append(f"key {self.key!r}: {odd} of {len(items)} strings hold NUL or are not UTF-8")
 
@@ -193,32 +192,9 @@ def _has_surrogate(text: str) -> bool:
 
 def _decode_strings(raw: bytes, count: int) -> list[str]:
     """``raw`` was walked when the file was opened, so its lengths are known to fit."""
-    pieces = _cut_strings(raw, count)
-    if pieces is not None:
-        try:
-            return [piece[:-1].decode() for piece in pieces]
-        except UnicodeDecodeError:
-            return [piece[:-1].decode("utf-8", "surrogateescape") for piece in pieces]
     items, position, length = [], 0, _LENGTH.unpack_from
     for _ in range(count):
         start = position + 8
         position = start + length(raw, position)[0]
         items.append(raw[start:position].decode("utf-8", "surrogateescape"))
     return items
-
-
-def _cut_strings(raw: bytes, count: int) -> list[bytes] | None:
-    """Strings of 1 to 254 bytes, each with one byte more at its end; None where some are not, or hold many zeros.
-
-    A short string follows the only byte of its length that is not zero and seven that are. Cut at seven zeros, every
-    piece but the first is therefore a string and the next one's length; that all lengths are right is proof of it.
-    """
-    pieces = raw.split(bytes(7))
-    if len(pieces) != count + 1 or b"" in pieces[:-1]:
-        return None
-    lengths = bytes(map(itemgetter(-1), pieces[:-1]))
-    pieces[-1] += b"\0"
-    lengths_found = map((-1).__add__, map(len, pieces[1:]))
-    if len(pieces[0]) != 1 or max(map(len, pieces)) > 255 or lengths != bytes(lengths_found):
-        return None
-    return pieces[1:]

@@ -6,7 +6,6 @@ import hashlib
 import json
 import lzma
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 
 from kinetic.errors import FileProblem, MalformedGguf
 from kinetic.gguf import TYPES, Gguf, Tensor
-from kinetic.gguf_types import FILE_TYPES, VALUES, _cut_strings, _decode_strings, type_name
+from kinetic.gguf_types import FILE_TYPES, VALUES, type_name
 from tests.support.gguf_writer import CODES, GgufWriter, write_split
 
 WORD = np.arange(4, dtype=np.float32)
@@ -333,22 +332,3 @@ def test_gemma3(gemma3_path: Path) -> None:
 
 def test_codes_of_the_writer_are_those_of_the_reader() -> None:
     assert {name: code for name, (code, _) in CODES.items()} == {name: code for code, (name, _) in VALUES.items()}
-
-
-@pytest.mark.parametrize("longest", [0, 1, 8, 127, 128, 253, 254, 255, 256, 300, 70_000])
-def test_strings_are_cut_as_their_lengths_say(longest):
-    """The quick way to cut an array of strings, and the walk, on strings with zeros, of all lengths, and not UTF-8."""
-    rng = random.Random(longest)
-    for zeros in (0, 1, 6, 7, 8):
-        strings = [bytes(rng.choices(b"ab\0\0\x01\x02\xc3\xff" if zeros else b"abc", k=n)) for n in (1, 2, 3, 5, 5)]
-        strings += [b"a" * longest + bytes(zeros), b"\0" * zeros, b"x"]
-        for rows in (strings, strings[::-1], strings[:1], strings[5:6], strings[6:7], []):
-            raw = b"".join(len(row).to_bytes(8, "little") + row for row in rows)
-            assert _decode_strings(raw, len(rows)) == [row.decode("utf-8", "surrogateescape") for row in rows]
-
-
-def test_short_strings_are_cut_at_once():
-    rows = [b"a", b"b" * 254, "\u2581x".encode()]
-    raw = b"".join(len(row).to_bytes(8, "little") + row for row in rows)
-    assert [piece[:-1] for piece in _cut_strings(raw, 3) or []] == rows
-    assert _cut_strings(raw + b"\1" + bytes(7) + b"a\0", 4) is None
