@@ -170,6 +170,13 @@ def test_user_defined_tokens_match_before_spaces_are_escaped():
     assert tokenizer.decode([P["a"], three, tag]) == b"a   <b>"
 
 
+def test_the_longest_run_of_tabs_and_no_space_after_it():
+    """CASES T1: six tabs are one token, not two of three, and what follows gets no space."""
+    tabs = [("\t" * count, USER_DEFINED) for count in (1, 2, 3, 6)]
+    tokenizer = load_tokenizer(sentence_piece(PIECES, tabs, add_space_prefix=False))
+    assert ids(tokenizer, "\t" * 6 + "ab", special=False) == [259 + len(PIECES) + 3, P["ab"]]
+
+
 @pytest.mark.parametrize("crossing", [[], [("b▁a", -1.5), ("b▁", -1.2)]])
 def test_chunks_never_change_the_tokens(crossing):
     tokenizer = load_tokenizer(sentence_piece(PIECES + crossing, add_space_prefix=False))
