@@ -143,6 +143,10 @@ class Array(Sequence[Any]):
         self._count, self._content, self._warnings = count, content, warnings
         self._items: Sequence[Any] | None = None
 
+    def content(self) -> bytes:
+        """The items as they lie in the file, strings with their lengths."""
+        return bytes(self._content)
+
     def _decoded(self) -> Sequence[Any]:
         if self._items is None:
             if self.kind == "STRING":

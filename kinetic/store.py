@@ -25,6 +25,7 @@ FOLDERS = {
     "models": "data",
     "kernels": "cache",
     "packs": "cache",
+    "tokenizers": "cache",
     "prefixes": "cache",
     "digests": "cache",
     "audits": "cache",

@@ -78,7 +78,7 @@ class Model:
         try:
             self._plan = profiles.plan(self._loaded.profiles, device, threads)
             metadata = self._loaded.gguf.metadata
-            self.tokenizer = load_tokenizer(metadata)
+            self.tokenizer = load_tokenizer(metadata, store.writable("tokenizers") if pack_cache else None)
             self._template = load_template(metadata, self.tokenizer)
             cache = packs.cache_of(self._loaded, lambda: self.identity) if pack_cache and device == "cpu" else None
             self._engine = _open_engine(self._loaded, device, self._plan.threads, context, cache, progress)

@@ -56,7 +56,7 @@ class Scorer:
             if metadata.get("general.architecture") in ARCHITECTURES:
                 for reason in formats_not_built_in(self._loaded.gguf):
                     raise UnsupportedModel(reason, name="UNSUPPORTED_WEIGHT_TYPE")
-            self.tokenizer = load_tokenizer(metadata)
+            self.tokenizer = load_tokenizer(metadata, store.writable("tokenizers") if pack_cache else None)
             keeps = pack_cache and device == "cpu" and weights is None
             with backend_environment(""):
                 self._engine = Engine(

@@ -35,6 +35,7 @@ from kinetic.cli import (
     rm,
     run,
     sign,
+    tokenize,
     unpack,
     verify,
     verify_receipt,
@@ -47,7 +48,7 @@ DESCRIPTION = "Run language models so that the same question gets the same answe
 COMMANDS = (
     *(run, verify_receipt, receipt, audit, keygen),
     *(pack, unpack, verify, sign, repair, export, quantize),
-    *(info, render, pull, models, rm),
+    *(info, render, tokenize, pull, models, rm),
     *(bench, doctor, conformance, gate),
     *(perplexity, check_output, imatrix),
 )

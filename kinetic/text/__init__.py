@@ -12,17 +12,22 @@ from typing import TYPE_CHECKING, Any
 from kinetic.errors import TemplateError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kinetic.text.template import ChatTemplate, SpecialTexts
     from kinetic.text.tokenizer import Tokenizer
 
 __all__ = ["load_template", "load_tokenizer"]
 
 
-def load_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
-    """The tokenizer of a model file. Raises UnsupportedModel (not built in) or MalformedGguf (broken)."""
+def load_tokenizer(metadata: Mapping[str, Any], folder: Path | None = None) -> Tokenizer:
+    """The tokenizer of a model file. Raises UnsupportedModel (not built in) or MalformedGguf (broken).
+
+    ``folder`` may keep what makes the next start quicker. No answer depends on what is in it.
+    """
     from kinetic.text.tokenizer import Tokenizer
 
-    return Tokenizer(metadata)
+    return Tokenizer(metadata, folder)
 
 
 def load_template(metadata: Mapping[str, Any], tokenizer: SpecialTexts) -> ChatTemplate | None:

@@ -2,7 +2,7 @@
 
 Two kinds of file use it. In most ("gpt2") a word is turned into its UTF-8
 bytes and every byte into one printable character, so that all 256 bytes are in
-the vocabulary. In "gemma4" files words stay as they are, spaces become U+2581
+the vocabulary. In "gemma4" files, and some others, words stay as they are, spaces become U+2581
 and what has no token falls back to ``<0xNN>`` tokens.
 """
 
@@ -11,9 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-from kinetic.text.merging import WordMemory, merge
+from kinetic.gguf_types import Array
+from kinetic.text import merge_table
+from kinetic.text.merging import RankedMerges, Ranks, WordMemory
 from kinetic.text.pretokenize import PreTokenizer, pre_tokenizer, word_splitter
 from kinetic.text.spm import ESCAPED_SPACE, chunk_splitter
 from kinetic.text.vocabulary import Vocabulary, as_list, bad
@@ -36,16 +39,18 @@ _TO_CHARACTERS = str.maketrans({chr(byte): character for byte, character in enum
 
 
 class BytePairEncoder:
-    """Text -> ids, without special tokens. Safe to share between threads."""
+    """Text -> ids, without special tokens. Safe to share between threads.
 
-    def __init__(self, vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> None:
-        self._vocabulary = vocabulary
+    In ``folder`` tables of merges are kept (merge_table.py); no answer depends on them.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, metadata: Mapping[str, Any], folder: Path | None = None) -> None:
+        self._vocabulary, self._folder = vocabulary, folder
         self._merges = metadata.get("tokenizer.ggml.merges")  # read when first needed
         if not isinstance(self._merges, Sequence) or not self._merges:
             raise bad("MISSING_MERGES", "tokenizer.ggml.merges is missing or empty")
-        self.raw = vocabulary.model == "gemma4"
-        """Words are UTF-8 text instead of byte characters."""
         self.pre = self._pre_tokenizer(metadata)
+        self.raw = self.pre.raw
         self.add_bos = self.pre.add_bos
         self._memory = WordMemory(self._encode_word)
 
@@ -56,16 +61,16 @@ class BytePairEncoder:
     def _encode_word(self, word: str) -> list[int]:
         plain = self._vocabulary.plain
         if not self.raw:
-            word = word.encode("utf-8").decode("latin-1").translate(_TO_CHARACTERS)
+            word = (word if word.isascii() else word.encode("utf-8").decode("latin-1")).translate(_TO_CHARACTERS)
         whole = self.pre.ignore_merges or (self.raw and word[0] == "\n")
         if whole and word in plain:
             return [plain[word]]
-        rank = self._ranks.get
-        ids = []
-        for symbol in merge(list(word), lambda left, right: rank(f"{left} {right}")):
-            token = plain.get(symbol)
-            ids += [token] if token is not None else self._fallback(symbol)
-        return ids
+        symbols = self._ranked.apply(word)
+        try:
+            return [plain[symbol] for symbol in symbols]
+        except KeyError:
+            parts = ([plain[symbol]] if symbol in plain else self._fallback(symbol) for symbol in symbols)
+            return [token for part in parts for token in part]
 
     def _fallback(self, symbol: str) -> list[int]:
         """Tokens of the single characters or bytes; what has none is dropped, as in llama.cpp."""
@@ -76,7 +81,19 @@ class BytePairEncoder:
         return [plain[character] for character in symbol if character in plain]
 
     @cached_property
-    def _ranks(self) -> dict[str, int]:
+    def _ranked(self) -> RankedMerges:
+        merges = self._merges
+        if self._folder is None or not isinstance(merges, Array) or len(merges) < merge_table.FEWEST:
+            return RankedMerges(self._read_all())
+        content = merges.content()
+        path = merge_table.table_path(self._folder, content)
+        table = merge_table.load(path, content, len(merges))
+        if table is None:
+            merge_table.save(path, merge_table.build(content, as_list(merges)))
+            return RankedMerges(self._read_all())
+        return RankedMerges(merge_table.SoughtRanks(table, self._read_all))
+
+    def _read_all(self) -> Ranks:
         """Merge as written, "left right" -> its place, the first of equals. Tokens hold no space, so this is unique."""
         merges = as_list(self._merges)
         if not isinstance(merges[0], str):
@@ -93,7 +110,7 @@ class BytePairEncoder:
 
     def _pre_tokenizer(self, metadata: Mapping[str, Any]) -> PreTokenizer:
         name = metadata.get("tokenizer.ggml.pre")
-        if self.raw:
+        if self._vocabulary.model == "gemma4":
             name = "gemma4"
         elif name is None:
             self._vocabulary.warnings.append(

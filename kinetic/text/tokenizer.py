@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Protocol
 
 from kinetic.errors import UsageError
@@ -31,9 +32,11 @@ class Tokenizer:
     ``warnings``: what is odd in the file, for the user; the first ``encode`` may add to it.
     """
 
-    def __init__(self, metadata: Mapping[str, Any]) -> None:
+    def __init__(self, metadata: Mapping[str, Any], folder: Path | None = None) -> None:
         self._vocabulary = vocabulary = Vocabulary(metadata)
-        self._encoder = _encoder(vocabulary, metadata)
+        self._encoder = encoder = _encoder(vocabulary, metadata, folder)
+        self._raw = isinstance(encoder, BytePairEncoder) and encoder.raw
+        self._byte_level = isinstance(encoder, BytePairEncoder) and not encoder.raw
         self._strip_left, self._strip_right = _strip_rules(vocabulary, metadata)
         self._pieces: dict[int, bytes] = {}
         self.vocab_size = len(vocabulary)
@@ -127,24 +130,24 @@ class Tokenizer:
             return bytes([int(text[3:5], 16)])
         if kind != NORMAL:
             return b""
-        if self._vocabulary.model == "gpt2":
+        if self._byte_level:
             return piece_bytes(text)
         return text.replace(ESCAPED_SPACE, " ").encode("utf-8", "surrogateescape")
 
     def _flag(self, metadata: Mapping[str, Any], key: str, default: bool) -> bool:
         value = metadata.get(f"tokenizer.ggml.{key}")
-        if key == "add_bos_token" and value is False and self._vocabulary.model == "gemma4":
+        if key == "add_bos_token" and value is False and self._raw:
             self.warnings.append("the file says add_bos_token false, but Gemma 4 needs BOS, so it is added")
             return True
         return default if value is None else bool(value)
 
 
-def _encoder(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> Encoder:
+def _encoder(vocabulary: Vocabulary, metadata: Mapping[str, Any], folder: Path | None) -> Encoder:
     if vocabulary.model == "llama":
         return SentencePieceEncoder(vocabulary, metadata)
     if vocabulary.model == "bert":
         return WordPieceEncoder(vocabulary, metadata)
-    return BytePairEncoder(vocabulary, metadata)
+    return BytePairEncoder(vocabulary, metadata, folder)
 
 
 def _strip_rules(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> tuple[frozenset[int], frozenset[int]]:

@@ -9,6 +9,7 @@ import pytest
 from kinetic.errors import TemplateError
 from kinetic.gguf import Gguf
 from kinetic.text import load_tokenizer
+from kinetic.text.merge_table import SoughtRanks
 from kinetic.text.template import ChatTemplate
 
 VOCABULARIES = "bert-bge falcon gpt-2 llama-bpe llama-spm phi-3 qwen2 qwen35 starcoder".split()
@@ -85,6 +86,25 @@ def test_tokens(vocabulary, strings):
                 assert ids == (once(ids, expected, tokenizer) if add else expected), (name, add, parse)
                 compared += 1
     assert compared == 4 * (STRINGS - len(LAX_UTF8))
+
+
+@pytest.mark.parametrize("name", ["llama-bpe", "qwen35"])
+def test_tokens_by_a_table_of_merges(golden, strings, tmp_path, monkeypatch, name):
+    """The same while the table is made, with it, and where all merges are read after it."""
+    path = tmp_path / "vocabulary.gguf"
+    path.write_bytes(lzma.decompress((golden / f"tokenizers/ggml-vocab-{name}.gguf.xz").read_bytes()))
+    record = json.loads((golden / f"tokenizers/{name}.tok.json").read_text("utf-8"))["results"]
+    (tmp_path / "tables").mkdir()
+    monkeypatch.setattr("kinetic.text.merge_table.FEWEST", 0)
+    for sought in (20_000, 20_000, 300):
+        monkeypatch.setattr(SoughtRanks, "SOUGHT", sought)
+        with Gguf.open(path) as file:
+            tokenizer = load_tokenizer(file.metadata, tmp_path / "tables")
+        for string, text in strings:
+            if string not in LAX_UTF8:
+                ids = tokenizer.encode(text, add_special=False, parse_special=True)
+                assert ids == record[string]["add0_parse1"], (sought, string)
+        assert len(list((tmp_path / "tables").iterdir())) == 1
 
 
 def test_pieces(vocabulary, strings):

@@ -7,8 +7,7 @@ import pytest
 
 from kinetic.errors import MalformedGguf, UnsupportedModel, UsageError
 from kinetic.text import load_tokenizer
-from kinetic.text.merging import WordMemory, merge
-from kinetic.text.pretokenize import PRE_TOKENIZERS, word_splitter
+from kinetic.text.merging import NEVER, RankedMerges, WordMemory, _FirstRanks, merge
 from kinetic.text.specials import SpecialTokens
 from kinetic.text.spm import chunk_splitter
 from tests.support.tiny_tokenizers import BYTE, CONTROL, UNKNOWN, UNUSED, USER_DEFINED, byte_level, sentence_piece
@@ -100,6 +99,25 @@ def test_merge_equals_the_plain_definition():
         assert merge(list(word), rank) == plainly(word, rank)
 
 
+@pytest.mark.parametrize("length", [0, 1, 2, 12, RankedMerges.SCANNED, RankedMerges.SCANNED + 1])
+def test_scanning_ranks_equals_the_heap(length):
+    """Words up to SCANNED characters take another way than longer ones, with the same result; ranks repeat."""
+    random.seed(length)
+    parts = ["a", "b", "ab", "ba", "aa", "abab", "aab", "ababab"]
+    for _ in range(200):
+        ranks = {f"{left} {right}": random.randint(0, 9) for left in parts for right in random.sample(parts, 3)}
+        word = "".join(random.choices("abc", k=length))
+        plainly = merge(list(word), lambda left, right, ranks=ranks: ranks.get(f"{left} {right}"))
+        assert RankedMerges(ranks).apply(word) == plainly, (word, ranks)
+
+
+def test_pairs_of_characters_are_remembered_up_to_a_bound():
+    pairs = _FirstRanks({"a b": 5})
+    assert pairs["ab"] == 5 and pairs["ba"] == NEVER and len(pairs) == 2
+    pairs.PAIRS = 2
+    assert pairs["bb"] == NEVER and len(pairs) == 1 and pairs["ab"] == 5
+
+
 # --- SentencePiece ---
 
 PIECES = [("▁", -1), ("a", -2), ("b", -3), ("▁a", -4), ("ab", -5), ("▁ab", -6), ("▁▁", -7), ("é", -8)]
@@ -150,6 +168,13 @@ def test_user_defined_tokens_match_before_spaces_are_escaped():
     two, three, tag = 259 + len(PIECES), 260 + len(PIECES), 261 + len(PIECES)
     assert ids(tokenizer, "a   a  a a<b>", special=False) == [P["a"], three, P["a"], two, P["a"], P["▁a"], tag]
     assert tokenizer.decode([P["a"], three, tag]) == b"a   <b>"
+
+
+def test_the_longest_run_of_tabs_and_no_space_after_it():
+    """CASES T1: six tabs are one token, not two of three, and what follows gets no space."""
+    tabs = [("\t" * count, USER_DEFINED) for count in (1, 2, 3, 6)]
+    tokenizer = load_tokenizer(sentence_piece(PIECES, tabs, add_space_prefix=False))
+    assert ids(tokenizer, "\t" * 6 + "ab", special=False) == [259 + len(PIECES) + 3, P["ab"]]
 
 
 @pytest.mark.parametrize("crossing", [[], [("b▁a", -1.5), ("b▁", -1.2)]])
@@ -310,47 +335,6 @@ def test_bytes_that_are_no_text():
     assert tokenizer.decode(ids(tokenizer, "😀")[:2]) == b"\xf0\x9f"
     metadata = sentence_piece([("\udcff\udcfe", -1)])
     assert load_tokenizer(metadata).piece(259) == b"\xff\xfe"
-
-
-# --- pre-tokenizers ---
-
-
-def words(name, text):
-    return word_splitter(PRE_TOKENIZERS[name].stages)(text)
-
-
-@pytest.mark.parametrize(
-    "name, text, expected",
-    [
-        ("gpt-2", "I'll see  it's 12345!\n\n x", ["I", "'ll", " see", " ", " it", "'s", " 12345", "!", "\n\n", " x"]),
-        ("smollm", "in 2024 x", ["in", " ", "2", "0", "2", "4", " x"]),
-        ("llama-bpe", "I'LL 12345 _x\n\n y", ["I", "'LL", " ", "123", "45", " _", "x", "\n\n", " y"]),
-        ("qwen2", "(x):\n12", ["(x", "):\n", "1", "2"]),
-        ("qwen2", "e\u0301x", ["e", "\u0301x"]),
-        ("qwen35", "e\u0301x", ["e\u0301x"]),
-        ("gpt-4o", "helloWorld's/\n 1234", ["hello", "World's", "/\n", " ", "123", "4"]),
-        ("tekken", "HTTPServer 12", ["HTTPServer", " ", "1", "2"]),
-        ("falcon", "a+b 1234", ["a", "+", "b", " ", "123", "4"]),
-        ("default", "a+b 1234", ["a", "+", "b", " ", "123", "4"]),
-        ("falcon", " `x", [" ", "`", "x"]),
-        ("default", " `x", [" `", "x"]),
-        ("deepseek-llm", "caf\u00e9 12 \u4f60\u597d\n", ["caf", "\u00e9", " ", "12", " ", "\u4f60\u597d", "\n"]),
-        ("deepseek-v3", "x12345 \u4f60a", ["x", "123", "45", " ", "\u4f60", "a"]),
-        ("deepseek-coder", "a12 b!", ["a", "1", "2", " b", "!"]),
-        ("gemma4", "a b\n\nc", ["a b", "\n\n", "c"]),
-    ],
-)
-def test_words(name, text, expected):
-    assert words(name, text) == expected
-
-
-@pytest.mark.parametrize("name", sorted(PRE_TOKENIZERS))
-def test_words_join_to_the_text(name):
-    random.seed(name)
-    alphabet = "aB'sS1²½٣ \t\n\r\u00a0\u2003é\u0301你ก्ि!.#$€😀\u200d\x00\x85\ufffd\U000e0001_"
-    for _ in range(60):
-        text = "".join(random.choices(alphabet, k=40))
-        assert "".join(words(name, text)) == text
 
 
 # --- broken files (ATTACKS 40-46) ---
