@@ -61,6 +61,12 @@ QUANTISED = {
     "Q4_K_M": 0.8,
     "Q5_K_M": 0.8,
     "Q6_K": 0.8,
+    "Q2_K": 0.8,
+    "Q3_K_M": 0.8,
+    "IQ3_S": 0.9,
+    "IQ4_NL": 0.5,
+    "IQ4_XS": 0.8,
+    "TQ2_0": 0.8,
 }
 """Here llama.cpp quantises activations its own way (blocks of 256 for the K formats), and is as far from
 itself between its run modes."""

@@ -45,7 +45,8 @@ class CpuProgram:
     ) -> None:
         self._kernels = kernels
         self._threads = threads
-        self._capacity = TAPPED if any(node.op == "tap" for node in nodes) else CAPACITY
+        # In a pass of one row each thread has a copy of what it reads, and there is room for a copy a row.
+        self._capacity = max(TAPPED, threads) if any(node.op == "tap" for node in nodes) else CAPACITY
         layout = PageLayout(layers)
         self._pages = Pages(layout)
         self._tape: Tape = self._plan(nodes, layout, packs)
