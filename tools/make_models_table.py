@@ -1,0 +1,102 @@
+"""The table of docs/MODELS.md: ``python -m tools.make_models_table GOLDEN``, GOLDEN a folder of llama.cpp's figures.
+
+For each small random model there that this build runs: the largest difference of a logit from llama.cpp's, whether
+chunks, threads and the reference change a bit, and tokens a second of decoding and of its prompt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from kinetic.api.probe import Probe
+from kinetic.bits import F32
+from kinetic.errors import KineticError
+from kinetic.gguf import Gguf
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "MODELS.md"
+BEGIN, END = "<!-- table -->\n", "<!-- end -->\n"
+HEAD = (
+    "| model | family | from llama.cpp | llama.cpp from itself | invariant | prompt, tokens/s | decoding |\n"
+    "| --- | --- | --: | --: | --- | --: | --: |\n"
+)
+WAYS = (("cpu", 2, 1), ("cpu", 1, 7), ("cpu", 2, 33), ("reference", 1, 64))
+"""Device, threads, and rows at once that must give the bits of one row after the other on one thread."""
+
+
+class Measured(NamedTuple):
+    name: str
+    family: str
+    difference: float
+    own: float
+    invariant: bool
+    prompt: float
+    decoding: float
+
+    def __str__(self) -> str:
+        said = "yes" if self.invariant else "**no**"
+        rates = f"{self.prompt:,.0f} | {self.decoding:,.0f}"
+        return f"| {self.name} | {self.family} | {self.difference:.4f} | {self.own:.4f} | {said} | {rates} |\n"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Writes the table anew; 1 if a model is not invariant."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("golden", type=Path)
+    folder = parser.parse_args(arguments).golden / "archs"
+    rows, others = [], []
+    for path in sorted(folder.glob("*/model.gguf")):
+        try:
+            rows.append(measure(path))
+        except (KineticError, FileNotFoundError):
+            others.append(f"{path.parent.name} (`{_architecture(path)}`)")
+    text = PAGE.read_text(encoding="utf-8")
+    before, after = text.split(BEGIN)[0], text.split(END)[1]
+    missing = f"\nNot run yet: {', '.join(others)}.\n" if others else ""
+    PAGE.write_text(before + BEGIN + HEAD + "".join(map(str, rows)) + missing + END + after, encoding="utf-8")
+    return 0 if all(row.invariant for row in rows) else 1
+
+
+def _architecture(path: Path) -> str:
+    with Gguf.open(path) as gguf:
+        return str(gguf.get("general.architecture", "str"))
+
+
+def measure(path: Path) -> Measured:
+    """Of one model. Raises KineticError where this build can't run it, FileNotFoundError where logits are missing."""
+    tokens = json.loads((path.parent / "tokens.json").read_text())["tokens"]
+    greedy = json.loads((path.parent / "greedy.json").read_text())["llama_cpp_self_diff_max_abs"]
+    expected = np.load(path.parent / "logits.npy")
+    plain, decoding = logits(path, tokens, "cpu", 1, 1)
+    found = [logits(path, tokens, *way)[0] for way in WAYS]
+    prompt = logits(path, tokens, "cpu", 1, len(tokens))[1]
+    return Measured(
+        path.parent.name,
+        _architecture(path),
+        float(np.abs(plain - expected).max()),
+        max(greedy["kv_f16_fa_off"], greedy["kv_f16_fa_on"]),
+        all(np.array_equal(plain.view(np.uint32), other.view(np.uint32)) for other in found),
+        prompt,
+        decoding,
+    )
+
+
+def logits(path: Path, tokens: list[int], device: str, threads: int, rows: int) -> tuple[F32, float]:
+    """Logits float32 [T, V] with so many rows at once, and tokens a second of the second time."""
+    with Probe(path, device=device, threads=threads) as probe:
+        for _ in range(2 if device == "cpu" else 1):
+            probe.forget(0)
+            begin = time.perf_counter()
+            found = np.concatenate(list(probe.feed(tokens, [rows])))
+            seconds = time.perf_counter() - begin
+        return found, len(tokens) / seconds
+
+
+if __name__ == "__main__":
+    sys.exit(main())
