@@ -61,7 +61,7 @@ class Vocabulary:
 
     ``tokens``  list of text; bytes that are not UTF-8 are kept by surrogateescape
     ``kinds``   bytearray, one of the constants above per token
-    ``scores``  list of float, or None where the file has none or the model needs none
+    ``scores``  list of float, or None where the file has none
     ``ids``     special name -> id, only those that are set
     ``bytes_to_id`` byte value -> id of its ``<0xNN>`` token
     ``declared_control`` ids the file itself types CONTROL (``kinds`` may know more, see endings.py)
@@ -71,7 +71,7 @@ class Vocabulary:
         self.warnings: list[str] = []
         self.model = _model(metadata)
         self.tokens = _tokens(metadata)
-        self.scores = _scores(metadata, len(self.tokens)) if self.model == "llama" else None
+        self.scores = _scores(metadata, len(self.tokens))
         self.kinds = _kinds(metadata, len(self.tokens))
         _check_normaliser(metadata)
         self.ids = self._special_ids(metadata)

@@ -254,7 +254,7 @@ MIXTURES: dict[str, tuple[str, dict[str, str], dict[str, Any]]] = {
 """Models with experts: their architecture, formats, and settings of their own."""
 
 
-def write_tiny_mixture(path: Path, name: str, *, seed: int = 3, experts: int = 6, used: int = 2) -> Path:
+def write_tiny_mixture(path: Path, name: str, *, seed: int = 4, experts: int = 6, used: int = 2) -> Path:
     """One of ``MIXTURES``: layers of attention and a mixture of experts."""
     architecture, types, settings = MIXTURES[name]
     tokenizer = chatml_tokenizer()
