@@ -16,6 +16,7 @@ from typing import Any
 from conformance.answers import tokens_digest
 from conformance.cases import digests, functions, quantised, samplers, tokenizers
 from conformance.recipes import DIGESTS, MIXED
+from conformance.setting import Setting
 from conformance.suite import opened
 from kinetic.types import PROFILE
 
@@ -40,28 +41,34 @@ def dump(table: dict[str, Any]) -> str:
     return json.dumps(table, indent=1, sort_keys=True) + "\n"
 
 
-def compute(device: str, names: list[str] | None = None, before: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The whole table. With ``names`` the other recipes' digests are those of ``before``."""
-    kept = (before or {}).get("recipes", {}) if names else {}
+def compute(
+    device: str, names: list[str] | None = None, before: dict[str, Any] | None = None, *, only_models: bool = False
+) -> dict[str, Any]:
+    """The whole table. With ``names`` the other recipes' digests are those of ``before``, and all that is no model, too,
+    with ``only_models``."""
+    before = before or {}
+    kept = before.get("recipes", {}) if names else {}
     with opened(level="full", device=device, threads=1) as setting:
         found = {
             subject.name: dict(digests.measure(subject)._asdict())
             for subject in setting.built_in
             if not names or subject.name in names
         }
-        written = {name: quantised.digest(setting, name, 1) for name in (*quantised.QUICK, *quantised.OTHERS)}
-        texts = {
+        others = before if only_models else _others(setting, device)
+        return others | {"profile": PROFILE, "recipes": kept | found}
+
+
+def _others(setting: Setting, device: str) -> dict[str, Any]:
+    """Digests of what is no model."""
+    return {
+        "functions": {name: functions.digest(functions.values(name, device)) for name in functions.FUNCTIONS},
+        "samplers": {name: tokens_digest(samplers.draws(name, device)) for name in samplers.DRAWS},
+        "quantised": {name: quantised.digest(setting, name, 1) for name in (*quantised.QUICK, *quantised.OTHERS)},
+        "texts": {
             subject.recipe.family: tokenizers.digest(subject)
             for subject in setting.built_in
             if subject.recipe is not None and subject.recipe.kind == MIXED
-        }
-    return {
-        "profile": PROFILE,
-        "recipes": kept | found,
-        "functions": {name: functions.digest(functions.values(name, device)) for name in functions.FUNCTIONS},
-        "samplers": {name: tokens_digest(samplers.draws(name, device)) for name in samplers.DRAWS},
-        "quantised": written,
-        "texts": texts,
+        },
     }
 
 
