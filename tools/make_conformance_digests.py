@@ -44,7 +44,7 @@ def dump(table: dict[str, Any]) -> str:
 def compute(
     device: str, names: list[str] | None = None, before: dict[str, Any] | None = None, *, only_models: bool = False
 ) -> dict[str, Any]:
-    """The whole table. With ``names`` the other recipes' digests are those of ``before``, and all that is no model, too,
+    """The whole table. With ``names`` the other recipes' digests are those of ``before``, and what is no model, too,
     with ``only_models``."""
     before = before or {}
     kept = before.get("recipes", {}) if names else {}

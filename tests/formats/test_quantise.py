@@ -136,7 +136,7 @@ def instruction_sets():
     yield from (pytest.param(isa, ALL, id=f"all-{isa}", marks=pytest.mark.slow) for isa in wide_apart)
 
 
-@pytest.mark.parametrize("isa, types", instruction_sets())
+@pytest.mark.parametrize("isa, types", list(instruction_sets()))
 def test_every_instruction_set_makes_the_same_bytes(isa, types, monkeypatch):
     monkeypatch.setenv(target.ENVIRONMENT, isa)
     expected = json.loads(FILE.read_text(encoding="utf-8"))
