@@ -58,6 +58,8 @@ def vectors() -> Iterator[tuple[str, Vector]]:
     yield "exp", _function(functions.exp32)
     yield "silu", _function(functions.silu)
     yield "gelu", _function(functions.gelu)
+    yield "sigmoid", _function(functions.sigmoid)
+    yield "relu_sqr", _function(functions.relu_sqr)
     yield "quantise", _quantise()
     yield "rms_norm", _rms_norm()
     yield "rope", _rope(interleaved=False)
@@ -70,6 +72,8 @@ def vectors() -> Iterator[tuple[str, Vector]]:
     yield "route", _route("softmax", normalised=True, scale=1.0)
     yield "route_sigmoid", _route("sigmoid", normalised=False, scale=2.5)
     yield "experts", _experts()
+    yield "short_conv", _short_conv(4, bias=True, activation="silu")
+    yield "short_conv_plain", _short_conv(3, bias=False, activation="")
     yield "random_bits", _random_bits()
     yield "draw", _draw()
     for name, parameters in LATER_DRAWS.items():
@@ -221,6 +225,17 @@ def _experts() -> Vector:
     y = ops.experts(x, routes, Experts(weights[0], weights[1], weights[2], "silu"))
     parameters = {"experts": count, "used": used, "format": fmt.NAME, "ggml_type": fmt.TYPE_ID, "activation": "silu"}
     return _vector("experts", parameters, {"x": x, "logits": logits, **raw}, {"routes": routes, "y": y})
+
+
+def _short_conv(taps: int, *, bias: bool, activation: str) -> Vector:
+    """Rows of one sequence from its start on."""
+    rows, channels = 7, 20
+    x, weight, offsets = _floats(14, rows, channels), _floats(15, channels, taps), _floats(16, channels)
+    state = State(0, "short_conv", (taps - 1, channels))
+    ops = _ops(list(range(rows)), state)
+    y = ops.short_conv(x, _weight(weight), _weight(offsets) if bias else None, state, activation)
+    given = {"x": x, "weight": weight} | ({"bias": offsets} if bias else {})
+    return _vector("short_conv", {"taps": taps, "activation": activation}, given, {"y": y})
 
 
 def _random_bits() -> Vector:
