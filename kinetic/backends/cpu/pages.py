@@ -13,7 +13,7 @@ from kinetic.errors import OutOfMemory
 
 
 class PageLayout:
-    """Where each layer's keys and values lie in a page, in bytes."""
+    """Where each layer's keys and values lie in a page, in bytes. Values are padded to a multiple of 16 elements."""
 
     def __init__(self, layers: Sequence[Attention]) -> None:
         self.keys: dict[int, int] = {}
@@ -23,13 +23,8 @@ class PageLayout:
             self.keys[spec.layer] = offset
             offset += round_up(spec.kv_heads * CHUNK * spec.head_dim * 2, 64)
             self.values[spec.layer] = offset
-            offset += round_up(spec.kv_heads * CHUNK * self.padded(spec) * 2, 64)
+            offset += round_up(spec.kv_heads * CHUNK * round_up(spec.value_width, 16) * 2, 64)
         self.page_bytes = offset
-
-    @staticmethod
-    def padded(spec: Attention) -> int:
-        """Values' width in the cache: a multiple of 16."""
-        return round_up(spec.head_dim, 16)
 
 
 class Pages:

@@ -1,6 +1,6 @@
 """The tape: a forward pass as a table of instructions that every thread walks through.
 
-A table of int64 ("program") describes one run; an instruction is 16 int64.
+A table of int64 ("program") describes one run; an instruction is 20 int64.
 Addresses, counts and float32 bit patterns all travel as int64. ``core`` (the
 compiled side) and ``plan`` (the Python side) share these names.
 """
@@ -29,15 +29,16 @@ that need it."""
 # Offsets in SYNC (bytes): a cache line each. From SLEEPING on, one line for each thread.
 ARRIVED, GENERATION, START, STOP, YIELD, SLEEPING = 0, 64, 128, 192, 256, 320
 
-WORDS = 16
+WORDS = 20
 INSTRUCTION = 8 * WORDS
 
 # Operations. The numbers are positions in core.execute's dispatch.
 BARRIER, NORM_QUANTISE, NORM, MATMUL, GATED, GATED_FLOAT, ROPE, STORE, ATTEND, ADD, SCALE, GATHER = range(12)
 COLUMNS, ATTEND_MERGE = 12, 13
 ROUTE, ASSIGN, EXPERT_INPUT, EXPERT_HIDDEN, EXPERT_DOWN, EXPERT_SUM = range(14, 20)
+PIECE, MATMUL_HEADS = 20, 21
 
 NAMES = (
     "barrier norm+quantise norm matmul gated gated-float rope store attend add scale gather columns attend-merge "
-    "route assign expert-input expert-hidden expert-down expert-sum"
+    "route assign expert-input expert-hidden expert-down expert-sum piece matmul-heads"
 ).split()
