@@ -18,11 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetic import rng
-from kinetic.backends.base import CHUNK, Attention, Experts, Rope, Routing, Weight
+from kinetic.backends.base import CHUNK, Attention, Experts, Rope, Routing, State, Weight
 from kinetic.backends.reference import functions, quantise
 from kinetic.backends.reference.candidates import candidates
 from kinetic.backends.reference.ops import ReferenceOps
 from kinetic.backends.rope_tables import frequencies
+from kinetic.backends.states import StateStore
 from kinetic.bits import F32
 from kinetic.formats import RUNNABLE, by_type
 from kinetic.formats.samples import put_scales
@@ -130,10 +131,10 @@ def _floats(stream: int, *shape: int) -> F32:
     return ((whole.astype(np.float32) - np.float32(1 << 23)) * np.float32(2.0**-20)).reshape(shape)
 
 
-def _ops(positions: list[int]) -> ReferenceOps:
+def _ops(positions: list[int], *states: State) -> ReferenceOps:
     rows = len(positions)
     batch = Batch(tokens=(0,) * rows, positions=tuple(positions), sequences=(0,) * rows, outputs=())
-    return ReferenceOps(batch, {})
+    return ReferenceOps(batch, {}, StateStore(states))
 
 
 def _weight(values: F32) -> Weight:
@@ -252,7 +253,13 @@ def _experts(activation: str = "silu", *, biases: bool = False) -> Vector:
     added = added if biases else {}
     rows_of_floats = {name: Weight(name, 0, values.shape, values.view(np.uint8)) for name, values in added.items()}
     y = ops.experts(x, routes, Experts(weights[0], weights[1], weights[2], activation, **rows_of_floats))
-    parameters = {"experts": count, "used": used, "format": fmt.NAME, "ggml_type": fmt.TYPE_ID, "activation": activation}
+    parameters = {
+        "experts": count,
+        "used": used,
+        "format": fmt.NAME,
+        "ggml_type": fmt.TYPE_ID,
+        "activation": activation,
+    }
     return _vector("experts", parameters, {"x": x, "logits": logits, **raw, **added}, {"routes": routes, "y": y})
 
 

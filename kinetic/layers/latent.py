@@ -38,7 +38,9 @@ def latent_attention(
     ``attn_latent`` and ``attn_k_rope``; queries come from a short row of their own where there is ``attn_q_a``."""
     short = x
     if f"{prefix}attn_q_a.weight" in weights:
-        short = ops.rms_norm(project(ops, weights, f"{prefix}attn_q_a", x), weights[f"{prefix}attn_q_a_norm.weight"], eps)
+        short = ops.rms_norm(
+            project(ops, weights, f"{prefix}attn_q_a", x), weights[f"{prefix}attn_q_a_norm.weight"], eps
+        )
     q = project(ops, weights, f"{prefix}attn_q" if short is x else f"{prefix}attn_q_b", short)
     q = ops.rope(q, replace(rope, first=s.plain), s.plain + s.rotated)
     latent = project(ops, weights, f"{prefix}attn_latent", x)

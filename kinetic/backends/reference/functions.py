@@ -101,6 +101,13 @@ def sigmoid(x: F32) -> F32:
         return np.float32(1) / (np.float32(1) + exp32(-x))
 
 
+def relu_sqr(x: F32) -> F32:
+    """``r * r`` with r = 0 if x < 0, else x."""
+    with np.errstate(all="ignore"):
+        r = np.where(x < 0, np.float32(0), x)
+        return r * r
+
+
 def softmax(x: F32) -> F32:
     """Over the last axis: weights ``exp(x - max)``, 0 below exp(-87), divided by their ``strided_sum``."""
     with np.errstate(all="ignore"):
@@ -119,7 +126,7 @@ def swiglu_oai(gate: F32, up: F32) -> F32:
         return g / (np.float32(1) + exp32(-(SWIGLU_SLOPE * g))) * (u + np.float32(1))
 
 
-ACTIVATIONS = {"silu": silu, "gelu": gelu}
+ACTIVATIONS = {"silu": silu, "gelu": gelu, "sigmoid": sigmoid, "relu_sqr": relu_sqr}
 
 
 def _times_up(activation: Callable[[F32], F32]) -> Callable[[F32, F32], F32]:
@@ -128,7 +135,6 @@ def _times_up(activation: Callable[[F32], F32]) -> Callable[[F32, F32], F32]:
 
 GATES = {name: _times_up(activation) for name, activation in ACTIVATIONS.items()} | {"swiglu_oai": swiglu_oai}
 """What a gated block makes of both sides."""
-
 
 
 def tree_sum16(lanes: F32) -> F32:
