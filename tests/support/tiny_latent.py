@@ -1,7 +1,7 @@
 """Small models of the families gpt-oss and deepseek2: sinks and biases of experts; latent attention in both its forms.
 
-    write_tiny_gpt_oss(path)
-    write_tiny_deepseek2(path, absorbed=True)
+write_tiny_gpt_oss(path)
+write_tiny_deepseek2(path, absorbed=True)
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ def write_tiny_gpt_oss(path: Path, *, keys: Mapping[str, Any] | None = None) -> 
 
 def write_tiny_deepseek2(path: Path, *, absorbed: bool = True, keys: Mapping[str, Any] | None = None) -> Path:
     """A dense layer, then mixtures beside a shared block."""
-    s, tensors = _begin(tiny.Shape(2, 64, 4, 4, PLAIN + ROTATED, 64, 0, ABSORBED_TYPES if absorbed else APART_TYPES, 62))
+    s, tensors = _begin(
+        tiny.Shape(2, 64, 4, 4, PLAIN + ROTATED, 64, 0, ABSORBED_TYPES if absorbed else APART_TYPES, 62)
+    )
     e, h, key = s.width, s.heads, PLAIN + ROTATED
     for layer in range(s.layers):
         p = f"blk.{layer}."
@@ -77,7 +79,9 @@ def write_tiny_deepseek2(path: Path, *, absorbed: bool = True, keys: Mapping[str
             shapes |= {"attn_k_b": (h, RANK, PLAIN), "attn_v_b": (h, VALUE, RANK)}
         else:
             shapes |= {"attn_q": (h * key, e), "attn_kv_b": (h * (PLAIN + VALUE), RANK)}
-        norms = {"attn_norm": e, "ffn_norm": e, "attn_kv_a_norm": RANK} | ({"attn_q_a_norm": QUERY_RANK} if absorbed else {})
+        norms = {"attn_norm": e, "ffn_norm": e, "attn_kv_a_norm": RANK} | (
+            {"attn_q_a_norm": QUERY_RANK} if absorbed else {}
+        )
         tensors += [(f"{p}{name}.weight", (width,), 0.2) for name, width in norms.items()]
         tensors += [(f"{p}{name}.weight", shape, 1.5 / math.sqrt(shape[-1])) for name, shape in shapes.items()]
         if layer == 0:
