@@ -23,6 +23,7 @@ ARCHITECTURES = (
     "granitemoe",
     "hunyuan-dense",
     "lfm2",
+    "lfm2moe",
     "llama",
     "olmo2",
     "phi3",
