@@ -96,6 +96,24 @@ def gelu(b: Builder, x: Value) -> Value:
     return b.fdiv(x, b.fadd(like(ty, 1), exp(b, b.fneg(u))))
 
 
+def sigmoid(b: Builder, x: Value) -> Value:
+    return b.fdiv(like(x.type, 1), b.fadd(like(x.type, 1), exp(b, b.fneg(x))))
+
+
+def softplus(b: Builder, x: Value) -> Value:
+    ty = x.type
+    magnitude = b.bitcast(b.and_(b.bitcast(x, as_int(ty)), like(as_int(ty), 0x7FFFFFFF)), ty)
+    y = exp(b, b.fneg(magnitude))
+    s = b.fdiv(y, b.fadd(like(ty, 2), y))
+    z = b.fmul(s, s)
+    p = like(ty, reference.LOG1P_COEFFICIENTS[0])
+    for c in reference.LOG1P_COEFFICIENTS[1:]:
+        p = fma(b, p, z, like(ty, c))
+    twice = b.fadd(s, s)
+    positive = b.select(b.fcmp_ordered(">", x, like(ty, 0)), x, like(ty, 0))
+    return b.fadd(positive, fma(b, b.fmul(twice, z), p, twice))
+
+
 ACTIVATIONS = {"silu": silu, "gelu": gelu}
 
 
