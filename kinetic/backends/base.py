@@ -76,6 +76,19 @@ class Attention:
     window: int = 0
 
 
+class Scan(NamedTuple):
+    """The selective scan of Mamba-2: H heads of width D, G groups of heads that share B and C, and N elements of state
+    for each element of a head. ``a``, ``d`` and ``dt_bias`` have H elements."""
+
+    heads: int
+    head_dim: int
+    groups: int
+    size: int
+    a: Weight
+    d: Weight
+    dt_bias: Weight
+
+
 @dataclass(frozen=True)
 class Routing:
     """How a row finds its ``used`` experts. ``gating`` is 'softmax' or 'sigmoid'; their weights are divided by their

@@ -13,8 +13,22 @@ def gated_mlp(ops: Ops, weights: Weights, prefix: str, x: Array, activation: str
     return project(ops, weights, f"{prefix}ffn_down{part}", ops.gated(gate, up, activation))
 
 
+def ungated_mlp(ops: Ops, weights: Weights, prefix: str, x: Array, activation: str, part: str = "") -> Array:
+    """``down(act(up(x)))``, x [T, E] -> [T, E]. ``part`` as in ``gated_mlp``."""
+    up = project(ops, weights, f"{prefix}ffn_up{part}", x)
+    return project(ops, weights, f"{prefix}ffn_down{part}", ops.activate(up, activation))
+
+
 def mixture_mlp(ops: Ops, weights: Weights, prefix: str, x: Array, routing: Routing, activation: str) -> Array:
     """The weighted sum of what the experts that ``ffn_gate_inp`` chooses make of x [T, E]: [T, E]."""
     gate, up, down = (weights[f"{prefix}ffn_{name}_exps.weight"] for name in ("gate", "up", "down"))
     routes = ops.route(project(ops, weights, f"{prefix}ffn_gate_inp", x), routing)
     return ops.experts(x, routes, Experts(gate, up, down, activation))
+
+
+def ungated_mixture(ops: Ops, weights: Weights, prefix: str, x: Array, routing: Routing, activation: str) -> Array:
+    """As ``mixture_mlp``, of experts without a gate; ``exp_probs_b`` is added to what they are chosen by."""
+    up, down = (weights[f"{prefix}ffn_{name}_exps.weight"] for name in ("up", "down"))
+    logits = project(ops, weights, f"{prefix}ffn_gate_inp", x)
+    routes = ops.route(logits, routing, weights[f"{prefix}exp_probs_b.bias"])
+    return ops.experts(x, routes, Experts(None, up, down, activation))
