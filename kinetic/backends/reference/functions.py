@@ -118,6 +118,13 @@ def softplus(x: F32) -> F32:
         return np.where(x > 0, x, np.float32(0)) + fma32(twice * z, p, twice)
 
 
+def relu_sqr(x: F32) -> F32:
+    """``r * r`` with r = 0 if x < 0, else x."""
+    with np.errstate(all="ignore"):
+        r = np.where(x < 0, np.float32(0), x)
+        return r * r
+
+
 def softmax(x: F32) -> F32:
     """Over the last axis: weights ``exp(x - max)``, 0 below exp(-87), divided by their ``strided_sum``."""
     with np.errstate(all="ignore"):
@@ -128,7 +135,7 @@ def softmax(x: F32) -> F32:
         return np.divide(weights, total, dtype=np.float32)
 
 
-ACTIVATIONS = {"silu": silu, "gelu": gelu}
+ACTIVATIONS = {"silu": silu, "gelu": gelu, "sigmoid": sigmoid, "relu_sqr": relu_sqr}
 
 
 def tree_sum16(lanes: F32) -> F32:
