@@ -97,9 +97,13 @@ def read_hybrid(gguf: Gguf, architecture: str) -> Hybrid:
     ffn = per_layer(gguf, f"{architecture}.feed_forward_length", d.layers, 0)
     for i, (heads, length) in enumerate(zip(key_heads, ffn, strict=True)):
         if heads and length:
-            raise refuse("UNSUPPORTED_LAYERS", f"layer {i} has key/value heads and a feed-forward length: it can be one")
+            raise refuse(
+                "UNSUPPORTED_LAYERS", f"layer {i} has key/value heads and a feed-forward length: it can be one"
+            )
         if heads and d.heads % heads:
             raise refuse("BAD_HEAD_COUNT", f"{d.heads} query heads cannot share {heads} key/value heads")
     if gguf.get(f"{architecture}.nextn_predict_layers", "int", 0):
         raise refuse("UNSUPPORTED_LAYERS", "layers that predict further tokens are not supported by this build")
-    return Hybrid(architecture, d, read_mamba(gguf, architecture), attention_scale(gguf, architecture, d), key_heads, ffn)
+    return Hybrid(
+        architecture, d, read_mamba(gguf, architecture), attention_scale(gguf, architecture, d), key_heads, ffn
+    )

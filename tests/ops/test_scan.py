@@ -98,7 +98,7 @@ def test_a_state_fades_to_nothing():
     """With no input it becomes +0 below 2^-100, and never a subnormal number."""
     values = np.zeros((ROWS, 2 * 5 + 2 * 8), np.float32)
     values[0] = 1
-    forward, states = scanning(2, 5, 1, 8, values=values)
+    forward, states = scanning(2, 5, 1, 8, values=values, spread=20)
     for backend in ("reference", "cpu"):
         with loaded(forward, (), backend, 1, states) as program:
             program.run(rows_of(1))

@@ -28,6 +28,7 @@ from kinetic.types import Batch, Request, Sampling
 from tests.support.backends import loaded
 from tests.support.blocks import integers
 from tests.support.tiny_families import KINDS, write_tiny_family
+from tests.support.tiny_hybrids import HYBRIDS, write_tiny_hybrid
 from tests.support.tiny_models import (
     MIXTURES,
     write_tiny_gemma3,
@@ -64,6 +65,7 @@ WRITERS: dict[str, Callable[[Path], Path]] = {
     "qwen3": write_tiny_qwen3,
 } | {name: partial(write_tiny_family, architecture=name) for name in KINDS}
 WRITERS |= {name: partial(write_tiny_mixture, name=name) for name in MIXTURES}
+WRITERS |= {name: partial(write_tiny_hybrid, name=name) for name in HYBRIDS}
 
 PROMPT_LENGTH, DECODED = 290, 14
 LENGTH = PROMPT_LENGTH + DECODED
@@ -79,7 +81,7 @@ def tokens_of(stream: int, count: int = LENGTH) -> list[int]:
 def program_of(file: LoadedFile, backend: str = "cpu", threads: int = 1) -> Iterator[Program]:
     with default_rounding():  # as the engine does
         family = models.build(file.gguf, file.weights)
-    with loaded(family.forward, family.attention, backend, threads) as program:
+    with loaded(family.forward, family.attention, backend, threads, family.states) as program:
         yield program
 
 

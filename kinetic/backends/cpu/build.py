@@ -34,7 +34,14 @@ def core_unit(isa: str) -> llvm.ModuleRef:
 
 
 def attention_unit(isa: str) -> llvm.ModuleRef:
-    from kinetic.backends.cpu import core_attention, core_candidates, core_experts, core_recurrent, core_routes, core_scan
+    from kinetic.backends.cpu import (
+        core_attention,
+        core_candidates,
+        core_experts,
+        core_recurrent,
+        core_routes,
+        core_scan,
+    )
 
     sources = (core_attention, core_candidates, core_experts, core_recurrent, core_routes, core_scan)
     return with_kernels(emitted("attention", lambda m: attention.emit(m, isa), scan.emit), *sources)

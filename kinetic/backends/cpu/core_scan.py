@@ -30,7 +30,9 @@ def scan_head(p, i, s, head, scratch):
         count = min(LANES, width - k * LANES)
         x, out = field(i, 2) + 4 * first, field(i, 6) + 4 * first
         here, skip = state + k * size * LANES * 4, 4 * first
-        scan_block(x, to_b - skip, to_c - skip, field(i, 3), order, rows, scratch, here, size, d, out, field(i, 7), count)
+        scan_block(
+            x, to_b - skip, to_c - skip, field(i, 3), order, rows, scratch, here, size, d, out, field(i, 7), count
+        )
 
 
 @kernel
