@@ -22,6 +22,7 @@ ARCHITECTURES = (
     "granitehybrid",
     "granitemoe",
     "hunyuan-dense",
+    "lfm2",
     "llama",
     "nemotron_h",
     "olmo2",

@@ -35,7 +35,7 @@ class Scales(NamedTuple):
 
 
 def build(gguf: Gguf, weights: Weights) -> Family:
-    dense, mamba = read_dense(gguf, NAME, varied=True), read_mamba(gguf, NAME)
+    dense, mamba = read_dense(gguf, NAME, gaps=True), read_mamba(gguf, NAME)
     # A layer without key/value heads is one of Mamba-2.
     key_heads = per_layer(gguf, f"{NAME}.attention.head_count_kv", dense.layers, dense.heads)
     mixture = None
@@ -97,7 +97,7 @@ def _setting(gguf: Gguf, name: str) -> float:
     return value
 
 
-def _check(weights: Weights, d: Dense, mamba: Mamba, mixture: Mixture | None, key_heads: tuple[int, ...]) -> None:
+def _check(weights: Weights, d: Dense, mamba: Mamba, mixture: Mixture | None, key_heads: list[int]) -> None:
     e, q = d.width, d.heads * d.head_dim
     needed: Shapes = {"token_embd.weight": (d.vocab_size, e), "output_norm.weight": (e,)}
     needed |= in_layers(d, {"attn_norm.weight": (e,), "ffn_norm.weight": (e,)})

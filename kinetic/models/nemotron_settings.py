@@ -32,8 +32,8 @@ class Hybrid:
     dense: Dense
     mamba: Mamba
     scale: float
-    key_heads: tuple[int, ...]
-    ffn: tuple[int, ...]
+    key_heads: list[int]
+    ffn: list[int]
 
     def attention(self) -> dict[int, Attention]:
         """The layers of attention, by number."""
@@ -92,7 +92,7 @@ class Hybrid:
 
 def read_hybrid(gguf: Gguf, architecture: str) -> Hybrid:
     """The settings under ``architecture.*``."""
-    d = read_dense(gguf, architecture, varied=True)
+    d = read_dense(gguf, architecture, gaps=True)
     key_heads = per_layer(gguf, f"{architecture}.attention.head_count_kv", d.layers, d.heads)
     ffn = per_layer(gguf, f"{architecture}.feed_forward_length", d.layers, 0)
     for i, (heads, length) in enumerate(zip(key_heads, ffn, strict=True)):

@@ -43,17 +43,16 @@ class Dense:
         return tuple(Attention(i, *shape, windows[i] if windows else 0) for i in range(self.layers))
 
 
-def read_dense(gguf: Gguf, architecture: str, *, varied: bool = False) -> Dense:
+def read_dense(gguf: Gguf, architecture: str, *, gaps: bool = False) -> Dense:
     """The settings under ``architecture.*``; raises UnsupportedModel with the offending key.
 
-    ``varied``: key/value heads and feed-forward lengths may differ between layers, and be 0 where a layer has none;
-    what stands here is then the largest, and ``per_layer`` reads all of them.
+    ``gaps``: layers may be without attention, and say so by 0 key/value heads (``attending``), or without a
+    feed-forward block of a length above 0.
     """
     layers = _positive(gguf, f"{architecture}.block_count", MAX_LAYERS)
     width = _positive(gguf, f"{architecture}.embedding_length", MAX_WIDTH)
     heads = _positive(gguf, f"{architecture}.attention.head_count", 1 << 16)
-    number = largest if varied else uniform
-    kv_heads = number(gguf, f"{architecture}.attention.head_count_kv", layers, heads)
+    kv_heads = uniform(gguf, f"{architecture}.attention.head_count_kv", layers, heads, gaps=gaps)
     head_dim = optional_setting(gguf, f"{architecture}.attention.key_length", 0) or _share(width, heads, architecture)
     value_dim = optional_setting(gguf, f"{architecture}.attention.value_length", head_dim)
     if value_dim != head_dim:
@@ -73,7 +72,7 @@ def read_dense(gguf: Gguf, architecture: str, *, varied: bool = False) -> Dense:
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        ffn=number(gguf, f"{architecture}.feed_forward_length", layers, 0),
+        ffn=uniform(gguf, f"{architecture}.feed_forward_length", layers, 0, gaps=gaps),
         vocab_size=_vocabulary(gguf, embedding.shape[0]),
         context_length=_positive(gguf, f"{architecture}.context_length", MAX_CONTEXT),
         eps=gguf.get(f"{architecture}.attention.layer_norm_rms_epsilon", "float"),
@@ -105,30 +104,29 @@ def _in_range(key: str, value: int, maximum: int) -> int:
     return value
 
 
-def uniform(gguf: Gguf, key: str, layers: int, default: int) -> int:
-    """A number that may be given once or per layer. This build needs it equal in every layer."""
-    values = per_layer(gguf, key, layers, default)
-    if len(set(values)) != 1:
+def uniform(gguf: Gguf, key: str, layers: int, default: int, *, gaps: bool = False) -> int:
+    """A number that may be given once or per layer. This build needs it equal in every layer, but for ``gaps`` of 0."""
+    found = set(per_layer(gguf, key, layers, default))
+    found -= {0} if gaps and len(found) > 1 else set()
+    if len(found) != 1:
         raise refuse("UNSUPPORTED_LAYERS", f"'{key}' differs between layers, which this architecture does not use")
-    return _in_range(key, values[0], MAX_WIDTH)
+    return _in_range(key, found.pop(), MAX_WIDTH)
 
 
-def largest(gguf: Gguf, key: str, layers: int, default: int) -> int:
-    """Of a number that may be given once or per layer, and be 0, the largest."""
-    values = per_layer(gguf, key, layers, default)
-    if min(values) < 0:
-        raise refuse("BAD_SETTING", f"'{key}' is {min(values)}; it must lie between 0 and {MAX_WIDTH}")
-    return _in_range(key, max(values), MAX_WIDTH)
-
-
-def per_layer(gguf: Gguf, key: str, layers: int, default: int) -> tuple[int, ...]:
-    """A whole number of each layer that may be given once for all; an array may be longer than there are layers."""
+def per_layer(gguf: Gguf, key: str, layers: int, default: int) -> list[int]:
+    """A number that may be given once or per layer, for each layer."""
     value = gguf.metadata.get(key, default)
-    values = [value] if isinstance(value, (int, float, str)) else list(value)
+    values = [value] * layers if isinstance(value, (int, float, str)) else list(value)
+    values = values * layers if len(values) == 1 else values
     whole = all(type(item) is int for item in values)  # int() would take "1" and 1.5 as well
-    if not whole or not values or (len(values) > 1 and len(values) < layers):
+    if not whole or len(values) < layers:
         raise refuse("BAD_SETTING", f"'{key}' must be a whole number, or one for each of the {layers} layers")
-    return tuple(values * layers if len(values) == 1 else values[:layers])
+    return values[:layers]
+
+
+def attending(gguf: Gguf, architecture: str, d: Dense) -> tuple[bool, ...]:
+    """Which layers attend: those with heads for keys and values."""
+    return tuple(n != 0 for n in per_layer(gguf, f"{architecture}.attention.head_count_kv", d.layers, d.kv_heads))
 
 
 def _rope_base(gguf: Gguf, key: str) -> float:

@@ -41,6 +41,7 @@ TOLERANCES = {
     "ernie4_5": 0.03,
     "hunyuan-dense": 0.02,
     "exaone4": 0.02,
+    "lfm2": 0.02,
     "phi3": 0.02,
     "phi3-longrope": 0.02,
     "granitehybrid": 0.01,

@@ -36,6 +36,7 @@ from tests.support.tiny_models import (
     write_tiny_mixture,
     write_tiny_qwen3,
 )
+from tests.support.tiny_recurrent import RECURRENT, write_tiny_recurrent
 
 FLOAT_TYPES = {"": "F32", "attn_q": "F16", "ffn_up": "BF16", "ffn_down": "F16"}
 
@@ -66,6 +67,7 @@ WRITERS: dict[str, Callable[[Path], Path]] = {
 } | {name: partial(write_tiny_family, architecture=name) for name in KINDS}
 WRITERS |= {name: partial(write_tiny_mixture, name=name) for name in MIXTURES}
 WRITERS |= {name: partial(write_tiny_hybrid, name=name) for name in HYBRIDS}
+WRITERS |= {name: partial(write_tiny_recurrent, architecture=name) for name in RECURRENT}
 
 PROMPT_LENGTH, DECODED = 290, 14
 LENGTH = PROMPT_LENGTH + DECODED
