@@ -122,7 +122,7 @@ def _feed_forward(p: str, kind: Hybrid, s: tiny.Shape) -> tiny.Tensors:
         shapes |= {f"{name}_shexp": (shared, s.width) for name in sides} | {"down_shexp": (s.width, shared)}
         shapes["gate_inp"] = (experts, s.width)
     else:
-        shapes = {name: (s.ffn, s.width) for name in sides} | {"down": (s.width, s.ffn)}
+        shapes = dict.fromkeys(sides, (s.ffn, s.width)) | {"down": (s.width, s.ffn)}
     out: tiny.Tensors = [(f"{p}ffn_{name}.weight", shape, 1.5 / math.sqrt(shape[-1])) for name, shape in shapes.items()]
     if experts and kind.feed == "squared":
         out.append((f"{p}exp_probs_b.bias", (experts,), 0.3))
