@@ -176,8 +176,8 @@ def _superfluous(lengths: list[int]) -> int:
 
 def check_snapshot(snapshot: Snapshot, layers: Sequence[Attention]) -> None:
     """Raises KineticError if the keys and values are not those of these layers."""
-    for kept in (snapshot.keys, snapshot.values):
-        for spec in layers:
-            shape = (snapshot.length, spec.kv_heads, spec.head_dim)
+    for spec in layers:
+        for kept, width in ((snapshot.keys, spec.head_dim), (snapshot.values, spec.value_width)):
+            shape = (snapshot.length, spec.kv_heads, width)
             if spec.layer not in kept or kept[spec.layer].shape != shape:
                 raise KineticError("this snapshot was taken of a model with other layers", name="WRONG_SNAPSHOT")

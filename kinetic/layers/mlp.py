@@ -20,15 +20,13 @@ def ungated_mlp(ops: Ops, weights: Weights, prefix: str, x: Array, activation: s
 
 
 def mixture_mlp(ops: Ops, weights: Weights, prefix: str, x: Array, routing: Routing, activation: str) -> Array:
-    """The weighted sum of what the experts that ``ffn_gate_inp`` chooses make of x [T, E]: [T, E]."""
-    gate, up, down = (weights[f"{prefix}ffn_{name}_exps.weight"] for name in ("gate", "up", "down"))
-    routes = ops.route(project(ops, weights, f"{prefix}ffn_gate_inp", x), routing)
-    return ops.experts(x, routes, Experts(gate, up, down, activation))
+    """The weighted sum of what the experts that ``ffn_gate_inp`` chooses make of x [T, E]: [T, E].
 
-
-def ungated_mixture(ops: Ops, weights: Weights, prefix: str, x: Array, routing: Routing, activation: str) -> Array:
-    """As ``mixture_mlp``, of experts without a gate; ``exp_probs_b`` is added to what they are chosen by."""
-    up, down = (weights[f"{prefix}ffn_{name}_exps.weight"] for name in ("up", "down"))
+    Biases are used where the file has them: of the router, of the choice, and of the experts.
+    """
+    sides = [f"{prefix}ffn_{name}_exps" for name in ("gate", "up", "down")]
+    gate, up, down = (weights[f"{side}.weight"] for side in sides)
+    biases = [weights.get(f"{side}.bias") for side in sides]
     logits = project(ops, weights, f"{prefix}ffn_gate_inp", x)
-    routes = ops.route(logits, routing, weights[f"{prefix}exp_probs_b.bias"])
-    return ops.experts(x, routes, Experts(None, up, down, activation))
+    routes = ops.route(logits, routing, weights.get(f"{prefix}exp_probs_b.bias"))
+    return ops.experts(x, routes, Experts(gate, up, down, activation, *biases))

@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from kinetic.models.family import Family
 
 ARCHITECTURES = (
+    "deepseek2",
     "ernie4_5",
     "exaone4",
     "falcon-h1",
     "gemma3",
+    "gpt-oss",
     "granite",
     "granitehybrid",
     "granitemoe",

@@ -43,11 +43,12 @@ class Dense:
         return tuple(Attention(i, *shape, windows[i] if windows else 0) for i in range(self.layers))
 
 
-def read_dense(gguf: Gguf, architecture: str, *, gaps: bool = False) -> Dense:
+def read_dense(gguf: Gguf, architecture: str, *, gaps: bool = False, values_apart: bool = False) -> Dense:
     """The settings under ``architecture.*``; raises UnsupportedModel with the offending key.
 
     ``gaps``: layers may be without attention, and say so by 0 key/value heads (``attending``), or without a
-    feed-forward block of a length above 0.
+    feed-forward block of a length above 0. ``values_apart``: value heads may be of another width than key heads,
+    which the family looks after.
     """
     layers = _positive(gguf, f"{architecture}.block_count", MAX_LAYERS)
     width = _positive(gguf, f"{architecture}.embedding_length", MAX_WIDTH)
@@ -55,7 +56,7 @@ def read_dense(gguf: Gguf, architecture: str, *, gaps: bool = False) -> Dense:
     kv_heads = uniform(gguf, f"{architecture}.attention.head_count_kv", layers, heads, gaps=gaps)
     head_dim = optional_setting(gguf, f"{architecture}.attention.key_length", 0) or _share(width, heads, architecture)
     value_dim = optional_setting(gguf, f"{architecture}.attention.value_length", head_dim)
-    if value_dim != head_dim:
+    if value_dim != head_dim and not values_apart:
         raise refuse("UNSUPPORTED_HEADS", f"value heads of width {value_dim} beside key heads of {head_dim}")
     if kv_heads > heads or heads % kv_heads:
         raise refuse("BAD_HEAD_COUNT", f"{heads} query heads cannot share {kv_heads} key/value heads")

@@ -15,8 +15,10 @@ from kinetic.backends.cpu.core_ops import (
     gated_float,
     gather,
     matmul,
+    matmul_heads,
     norm,
     norm_quantise,
+    piece,
     rope,
     scale,
 )
@@ -115,6 +117,10 @@ def execute(p, i, thread, threads, scratch):
         short_conv(p, i, thread, threads)
     elif op == tape.SCAN:
         scan(p, i, thread, threads, scratch)
+    elif op == tape.PIECE:
+        piece(p, i, thread, threads)
+    elif op == tape.MATMUL_HEADS:
+        matmul_heads(p, i, thread, threads, scratch)
 
 
 @kernel

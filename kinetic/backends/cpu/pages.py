@@ -17,7 +17,7 @@ U8 = NDArray[np.uint8]
 
 
 class PageLayout:
-    """Where each layer's keys and values lie in a page, in bytes."""
+    """Where each layer's keys and values lie in a page, in bytes. Values are padded to a multiple of 16 elements."""
 
     def __init__(self, layers: Sequence[Attention]) -> None:
         self.layers = tuple(layers)
@@ -28,7 +28,7 @@ class PageLayout:
             self.keys[spec.layer] = offset
             offset += round_up(spec.kv_heads * CHUNK * spec.head_dim * 2, 64)
             self.values[spec.layer] = offset
-            offset += round_up(spec.kv_heads * CHUNK * self.padded(spec) * 2, 64)
+            offset += round_up(spec.kv_heads * CHUNK * round_up(spec.value_width, 16) * 2, 64)
         self.page_bytes = offset
 
     def _key_view(self, page: U8, spec: Attention) -> F16:
@@ -40,27 +40,23 @@ class PageLayout:
 
     def _value_view(self, page: U8, spec: Attention) -> F16:
         """The values of a page, float16 [16, 16, G, D]."""
-        start, padded = self.values[spec.layer], self.padded(spec)
+        start, padded = self.values[spec.layer], round_up(spec.value_width, 16)
         size = spec.kv_heads * CHUNK * padded * 2
         part = page[start : start + size].view(np.float16).reshape(spec.kv_heads, CHUNK // TILE, TILE, padded)
-        return part[..., : spec.head_dim].transpose(1, 2, 0, 3)
+        return part[..., : spec.value_width].transpose(1, 2, 0, 3)
 
     def get(self, page: U8, spec: Attention) -> tuple[F16, F16]:
         """Copies of the keys and values of one layer in a page, float16 [256, G, D]."""
-        shape = (CHUNK, spec.kv_heads, spec.head_dim)
-        return self._key_view(page, spec).reshape(shape), self._value_view(page, spec).reshape(shape)
+        shape = (CHUNK, spec.kv_heads)
+        keys, values = self._key_view(page, spec), self._value_view(page, spec)
+        return keys.reshape(*shape, spec.head_dim), values.reshape(*shape, spec.value_width)
 
     def put(self, page: U8, spec: Attention, keys: F16, values: F16) -> None:
         """Makes these, float16 [n, G, D], the first ones of the page; the others become 0."""
-        whole = np.zeros((CHUNK, spec.kv_heads, spec.head_dim), np.float16)
         for view, rows in ((self._key_view(page, spec), keys), (self._value_view(page, spec), values)):
+            whole = np.zeros((CHUNK, *rows.shape[1:]), np.float16)
             whole[: len(rows)] = rows
             view[...] = whole.reshape(view.shape)
-
-    @staticmethod
-    def padded(spec: Attention) -> int:
-        """Values' width in the cache: a multiple of 16."""
-        return round_up(spec.head_dim, 16)
 
 
 class Pages:
@@ -99,10 +95,11 @@ class Pages:
     def read(self, sequence: int, length: int) -> tuple[dict[int, F16], dict[int, F16]]:
         """Copies of the first ``length`` keys and values, float16 [length, G, D] by layer."""
         pages = self._pages.get(sequence, [])[: (length + CHUNK - 1) // CHUNK]
-        keys, values = {}, {}
+        keys: dict[int, F16] = {}
+        values: dict[int, F16] = {}
         for spec in self._layout.layers:
-            shape = (length, spec.kv_heads, spec.head_dim)
-            keys[spec.layer], values[spec.layer] = np.zeros(shape, np.float16), np.zeros(shape, np.float16)
+            for kept, width in ((keys, spec.head_dim), (values, spec.value_width)):
+                kept[spec.layer] = np.zeros((length, spec.kv_heads, width), np.float16)
             for number, page in enumerate(pages):
                 part = slice(number * CHUNK, min(length, (number + 1) * CHUNK))
                 found = self._layout.get(page, spec)

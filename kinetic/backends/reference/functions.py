@@ -5,6 +5,8 @@ NumPy's own exp, tanh and power are never used: their bits depend on the process
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -38,6 +40,9 @@ LOG1P_COEFFICIENTS = tuple(
     np.float32(c) for c in (1.3433775305747986e-1, 1.4116978645324707e-1, 2.000383585691452e-1, 3.3333319425582886e-1)
 )
 """Of ``atanh(s) = s + s * z * p(z)``, z = s * s, for s up to 1/3."""
+
+SWIGLU_SLOPE = np.float32(1.702)
+SWIGLU_LIMIT = np.float32(7.0)
 
 
 def fma32(a: F32 | np.float32, b: F32 | np.float32, c: F32 | np.float32) -> F32:
@@ -135,7 +140,23 @@ def softmax(x: F32) -> F32:
         return np.divide(weights, total, dtype=np.float32)
 
 
+def swiglu_oai(gate: F32, up: F32) -> F32:
+    """``g / (1 + exp(-(1.702 * g))) * (u + 1)``: g is ``gate`` where that is not above 7, u is ``up`` within +-7."""
+    with np.errstate(all="ignore"):
+        g = np.where(gate > SWIGLU_LIMIT, SWIGLU_LIMIT, gate)
+        u = np.where(up > SWIGLU_LIMIT, SWIGLU_LIMIT, np.where(up < -SWIGLU_LIMIT, -SWIGLU_LIMIT, up))
+        return g / (np.float32(1) + exp32(-(SWIGLU_SLOPE * g))) * (u + np.float32(1))
+
+
 ACTIVATIONS = {"silu": silu, "gelu": gelu, "sigmoid": sigmoid, "relu_sqr": relu_sqr}
+
+
+def _times_up(activation: Callable[[F32], F32]) -> Callable[[F32, F32], F32]:
+    return lambda gate, up: activation(gate) * up
+
+
+GATES = {name: _times_up(activation) for name, activation in ACTIVATIONS.items()} | {"swiglu_oai": swiglu_oai}
+"""What a gated block makes of both sides."""
 
 
 def tree_sum16(lanes: F32) -> F32:
