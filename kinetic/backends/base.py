@@ -137,9 +137,9 @@ class Routing:
 
 class Experts(NamedTuple):
     """Gated feed-forward blocks of X experts: ``gate`` and ``up`` [X, F, K], ``down`` [X, N, F], and biases of their
-    rows, [X, F], [X, F] and [X, N], where there are any."""
+    rows, [X, F], [X, F] and [X, N], where there are any. Without ``gate`` they are ``down(act(up(x)))``."""
 
-    gate: Weight
+    gate: Weight | None
     up: Weight
     down: Weight
     activation: str

@@ -27,6 +27,7 @@ ARCHITECTURES = (
     "lfm2",
     "llama",
     "nemotron_h",
+    "nemotron_h_moe",
     "olmo2",
     "phi3",
     "qwen2",

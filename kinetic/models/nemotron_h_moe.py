@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kinetic.backends.base import Array, Ops, Routing, Weights
-from kinetic.layers.mlp import ungated_mixture, ungated_mlp
+from kinetic.layers.mlp import mixture_mlp, ungated_mlp
 from kinetic.models.experts import expert_width, read_mixture
 from kinetic.models.family import Family, refuse
 from kinetic.models.nemotron_settings import read_hybrid
@@ -41,7 +41,7 @@ def build(gguf: Gguf, weights: Weights) -> Family:
 
 
 def _feed_forward(routing: Routing, ops: Ops, weights: Weights, prefix: str, x: Array) -> Array:
-    y = ungated_mixture(ops, weights, prefix, x, routing, "relu_sqr")
+    y = mixture_mlp(ops, weights, prefix, x, routing, "relu_sqr")
     return ops.add(y, ungated_mlp(ops, weights, prefix, x, "relu_sqr", "_shexp"))
 
 

@@ -45,7 +45,7 @@ HYBRIDS = {
     "granitehybrid-moe": Hybrid("granitehybrid", "am", (4, 40, 2, 16), experts=(6, 2, 32), keys=SCALES),
     "falcon-h1": Hybrid("falcon-h1", "bb", (4, 24, 2, 12), normed=False),
     "nemotron_h": Hybrid("nemotron_h", "mfamf", (8, 16, 2, 16), feed="squared", every=False),
-    "nemotron_h_mo": Hybrid(
+    "nemotron_h_moe": Hybrid(
         "nemotron_h_moe", "mfa", (2, 64, 1, 16), feed="squared", every=False, experts=(6, 2, 48), keys=SIGMOID
     ),
 }

@@ -125,6 +125,9 @@ ACTIVATIONS = {"silu": silu, "gelu": gelu, "sigmoid": sigmoid, "relu_sqr": relu_
 IN_TILES = ("silu", "gelu", "swiglu_oai")
 """Activations that are also computed right behind the products they belong to."""
 
+UNGATED = ("relu_sqr",)
+"""Those of experts without a gate."""
+
 
 def gated(b: Builder, activation: str, gate: Value, up: Value) -> Value:
     """``reference.GATES``."""

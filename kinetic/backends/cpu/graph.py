@@ -107,5 +107,5 @@ def matrices(nodes: Iterable[Node]) -> list[Weight]:
         if node.op in ("linear", "linear_heads"):
             out.append(node["weight"])
         elif node.op == "experts":
-            out += node["experts"][:3]
+            out += [weight for weight in node["experts"][:3] if weight is not None]
     return out
