@@ -106,7 +106,12 @@ def activate(x: NDArray[np.float32], name: str, **options: Any) -> NDArray[np.fl
 def _swiglu_oai(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
     """Each side is taken out of one table, as in ``_attend``."""
     parts = [given["gate"].reshape(1, -1), given["up"].reshape(1, -1)]
-    return {"y": _one_pass(lambda ops: ops.gated(*_taken(ops, parts), "swiglu_oai"), 1, options).reshape(-1)}
+
+    def forward(ops: Ops) -> Array:
+        gate, up = _taken(ops, parts)
+        return ops.gated(gate, up, "swiglu_oai")
+
+    return {"y": _one_pass(forward, 1, options).reshape(-1)}
 
 
 def _quantise(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
@@ -143,7 +148,8 @@ def _attend(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays
     sinks = _table("sinks", given["sinks"]) if "sinks" in given else None
 
     def forward(ops: Ops) -> Array:
-        return ops.attend(*_taken(ops, [q, given["k"], given["v"]]), spec, sinks)
+        queries, keys, values = _taken(ops, [q, given["k"], given["v"]])
+        return ops.attend(queries, keys, values, spec, sinks)
 
     return {"y": _one_pass(forward, rows, options, layers=[spec])[p["rows"]]}
 

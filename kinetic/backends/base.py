@@ -186,7 +186,7 @@ class Ops(Protocol):
         """``act(x)`` with ``activation`` one of ``ACTIVATIONS``."""
 
     def gated(self, gate: Array, up: Array, activation: str) -> Array:
-        """``act(gate) * up`` with ``activation`` one of ``ACTIVATIONS``; 'swiglu_oai' is a rule for both sides."""
+        """``act(gate) * up`` with ``activation`` one of ``ACTIVATIONS``, or 'swiglu_oai', a rule for both sides."""
 
     def route(self, logits: Array, routing: Routing, bias: Weight | None = None) -> Array:
         """Of ``logits`` [T, X] the experts chosen, best first, as exact numbers, then their weights: [T, 2 * used].
@@ -239,7 +239,7 @@ Forward = Callable[[Ops], Array]
 class Snapshot:
     """All that a sequence of ``length`` positions is: plain arrays, whatever device they came from.
 
-    ``keys`` and ``values`` are float16 [length, G, D] by layer, ``states`` float32 of the state's shape.
+    ``keys`` and ``values`` are float16 [length, G, their width] by layer, ``states`` float32 of the state's shape.
     """
 
     length: int

@@ -119,10 +119,10 @@ def per_layer(gguf: Gguf, key: str, layers: int, default: int) -> list[int]:
     value = gguf.metadata.get(key, default)
     values = [value] * layers if isinstance(value, (int, float, str)) else list(value)
     values = values * layers if len(values) == 1 else values
-    whole = all(type(item) is int for item in values)  # int() would take "1" and 1.5 as well
-    if not whole or len(values) < layers:
+    whole = [item for item in values if type(item) is int]  # int() would take "1" and 1.5 as well
+    if len(whole) != len(values) or len(values) < layers:
         raise refuse("BAD_SETTING", f"'{key}' must be a whole number, or one for each of the {layers} layers")
-    return values[:layers]
+    return whole[:layers]
 
 
 def attending(gguf: Gguf, architecture: str, d: Dense) -> tuple[bool, ...]:

@@ -1,4 +1,4 @@
-"""Heads cut out, joined, multiplied each by a matrix of its own, and rotated in part: for every number of rows, as alone."""
+"""Heads cut out, joined, multiplied by their matrices, and rotated in part: for every number of rows, as alone."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ HYBRIDS = {
     "falcon-h1": Hybrid("falcon-h1", "bb", (4, 24, 2, 12), normed=False),
     "nemotron_h": Hybrid("nemotron_h", "mfamf", (8, 16, 2, 16), feed="squared", every=False),
     "nemotron_h_moe": Hybrid(
-        "nemotron_h_moe", "mfa", (2, 64, 1, 16), feed="squared", every=False, experts=(6, 2, 48), keys=SIGMOID
+        "nemotron_h_moe", "mfa", (2, 64, 1, 16), feed="squared", every=False, experts=(6, 2, 64), keys=SIGMOID
     ),
 }
 

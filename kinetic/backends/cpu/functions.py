@@ -122,7 +122,7 @@ def relu_sqr(b: Builder, x: Value) -> Value:
 
 ACTIVATIONS = {"silu": silu, "gelu": gelu, "sigmoid": sigmoid, "relu_sqr": relu_sqr}
 
-IN_TILES = ("silu", "gelu", "swiglu_oai")
+IN_TILES = tuple(reference.GATES)
 """Activations that are also computed right behind the products they belong to."""
 
 UNGATED = ("relu_sqr",)

@@ -46,15 +46,14 @@ class PageLayout:
         return part[..., : spec.value_width].transpose(1, 2, 0, 3)
 
     def get(self, page: U8, spec: Attention) -> tuple[F16, F16]:
-        """Copies of the keys and values of one layer in a page, float16 [256, G, D]."""
-        shape = (CHUNK, spec.kv_heads)
+        """Copies of the keys and values of one layer in a page, float16 [256, G, their width]."""
         keys, values = self._key_view(page, spec), self._value_view(page, spec)
-        return keys.reshape(*shape, spec.head_dim), values.reshape(*shape, spec.value_width)
+        return keys.reshape(CHUNK, *keys.shape[2:]), values.reshape(CHUNK, *values.shape[2:])
 
     def put(self, page: U8, spec: Attention, keys: F16, values: F16) -> None:
         """Makes these, float16 [n, G, D], the first ones of the page; the others become 0."""
         for view, rows in ((self._key_view(page, spec), keys), (self._value_view(page, spec), values)):
-            whole = np.zeros((CHUNK, *rows.shape[1:]), np.float16)
+            whole = np.zeros((CHUNK, *view.shape[2:]), np.float16)
             whole[: len(rows)] = rows
             view[...] = whole.reshape(view.shape)
 

@@ -219,9 +219,9 @@ class Planner:
     # ---- one method for each operation
 
     _route, _experts = plan_experts.route, plan_experts.experts
+    _cut, _join, _linear_heads = plan_heads.cut, plan_heads.join, plan_heads.linear_heads
     _mul, _activate, _short_conv = plan_recurrent.mul, plan_recurrent.activate, plan_recurrent.short_conv
     _scan = plan_recurrent.scan
-    _cut, _join, _linear_heads = plan_heads.cut, plan_heads.join, plan_heads.linear_heads
 
     def _scale(self, node: Node) -> None:
         x = self._buffers[node.inputs[0]]

@@ -1,4 +1,4 @@
-"""Heads cut up, joined and multiplied each by a matrix of its own: methods of ``plan.Planner``, in a file of their own."""
+"""Heads cut up, joined, and multiplied each by its matrix: methods of ``plan.Planner``, in a file of their own."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ def join(planner: Planner, node: Node) -> None:
 def _piece(
     planner: Planner, node: Node, source: Node, out: Buffer, step: int, place: int, first: int, count: int
 ) -> None:
-    """``count`` elements from ``first`` on of each head of ``source``, ``step`` apart, to ``place`` in that of ``node``."""
+    """``count`` elements from ``first`` on of each head of ``source``, ``step`` wide, to ``place`` in that of ``node``.
+
+    ``step`` 0: all heads take the same.
+    """
     x, heads = planner._buffers[source], node["heads"]
     words = [x.address + 4 * first, x.stride, 4 * step, out.address + 4 * place, out.stride]
     words += [4 * (node.width // heads), heads, count]

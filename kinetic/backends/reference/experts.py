@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,7 +13,7 @@ from kinetic.backends.reference.linear import linear
 from kinetic.bits import F32
 from kinetic.formats import by_type
 
-GATINGS = {"softmax": softmax, "sigmoid": sigmoid, "softmax_chosen": lambda logits: logits}
+GATINGS: dict[str, Callable[[F32], F32]] = {"softmax": softmax, "sigmoid": sigmoid, "softmax_chosen": np.copy}
 
 
 def route(logits: F32, routing: Routing, bias: F32 | None = None) -> F32:
@@ -84,10 +86,10 @@ def _feed_forward(x: F32, experts: Experts, number: int) -> F32:
 
 def _plus(y: F32, bias: Weight | None, number: int) -> F32:
     """``y`` and the bias of one expert, if there is one."""
-    return y if bias is None else y + vector(bias).reshape(bias.shape)[number]
+    return y if bias is None else y + _elements(bias).reshape(bias.shape)[number]
 
 
-def vector(weight: Weight) -> F32:
+def _elements(weight: Weight) -> F32:
     """All elements of a bias as float32 in a row."""
     return by_type(weight.ggml_type, weight.name).decode(weight.data).reshape(-1)
 

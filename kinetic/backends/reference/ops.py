@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from kinetic.backends import rope_tables
 from kinetic.backends.base import Attention, Experts, Rope, Routing, Scan, State, Weight
 from kinetic.backends.reference.attention import attend_row
-from kinetic.backends.reference.experts import matrix, mixture, route, vector
+from kinetic.backends.reference.experts import matrix, mixture, route
 from kinetic.backends.reference.functions import ACTIVATIONS, GATES, fma32, strided_sum_of_squares
 from kinetic.backends.reference.linear import linear
 from kinetic.backends.reference.recurrent import short_conv_row
@@ -75,7 +75,7 @@ class ReferenceOps:
 
     def linear(self, x: F32, weight: Weight, bias: Weight | None = None) -> F32:
         y = linear(x, weight)
-        return y if bias is None else y + vector(bias)
+        return y if bias is None else y + _decoded(bias)
 
     def linear_heads(self, x: F32, weight: Weight) -> F32:
         heads, _, width = weight.shape
@@ -108,7 +108,7 @@ class ReferenceOps:
             return GATES[activation](gate, up)
 
     def route(self, logits: F32, routing: Routing, bias: Weight | None = None) -> F32:
-        return route(logits, routing, None if bias is None else vector(bias))
+        return route(logits, routing, None if bias is None else _decoded(bias))
 
     def experts(self, x: F32, routes: F32, experts: Experts) -> F32:
         return mixture(x, routes, experts)
@@ -131,7 +131,7 @@ class ReferenceOps:
         k = k.reshape(len(k), spec.kv_heads, spec.head_dim)
         v = v.reshape(len(v), spec.kv_heads, spec.value_width)
         out = np.zeros((len(q), spec.heads, spec.value_width), np.float32)
-        drains = None if sinks is None else vector(sinks)
+        drains = None if sinks is None else _decoded(sinks)
         rows = zip(self.batch.sequences, self.batch.positions, strict=True)
         for t, (sequence, position) in enumerate(rows):
             cache = self.caches.setdefault((sequence, spec.layer), Cache(spec))
