@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetic.api import probe
-from kinetic.backends.base import BLOCK, Array, Attention, Experts, Forward, Ops, Rope, Routing, Weight
+from kinetic.backends.base import BLOCK, Array, Attention, Experts, Forward, Ops, Rope, Routing, State, Weight
 from kinetic.types import Batch, Sampling
 
 FOLDER = Path(__file__).resolve().parent / "vectors" / "ops"
@@ -74,7 +74,8 @@ def _one_pass(forward: Forward, rows: int, options: Mapping[str, Any], **more: A
     # Each in a sequence of its own where positions have gaps: nothing came before them.
     sequences = tuple(range(rows)) if "positions" in more else (0,) * rows
     batch = Batch(tuple(range(rows)), positions, sequences, tuple(range(rows)))
-    return probe.run_operations(forward, more.get("layers", ()), [batch], **options)[0]
+    layers, states = more.get("layers", ()), more.get("states", ())
+    return probe.run_operations(forward, layers, [batch], states=states, **options)[0]
 
 
 def _table(name: str, values: NDArray[np.float32]) -> Weight:
@@ -93,7 +94,7 @@ def _activation(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Ar
 
 
 def activate(x: NDArray[np.float32], name: str, **options: Any) -> NDArray[np.float32]:
-    """``name`` ("silu", "gelu") of x float32 [T, K], finite, as the gate of a 1."""
+    """``name`` ("silu", "gelu", ...) of x float32 [T, K], finite, as the gate of a 1."""
 
     def forward(ops: Ops) -> Array:
         gate, width = ops.embed(_table("gate", x)), x.shape[1]
@@ -204,6 +205,17 @@ def _experts(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Array
     return found | {"y": _one_pass(mixed, len(x), options)}
 
 
+def _short_conv(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
+    p, x, weight = vector["parameters"], given["x"], _table("weight", given["weight"])
+    bias = _table("bias", given["bias"]) if "bias" in given else None
+    state = State(0, "short_conv", (p["taps"] - 1, x.shape[1]))
+
+    def forward(ops: Ops) -> Array:
+        return ops.short_conv(ops.embed(_table("x", x)), weight, bias, state, p["activation"])
+
+    return {"y": _one_pass(forward, len(x), options, states=[state])}
+
+
 def _draw(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
     p = {name: value for name, value in vector["parameters"].items() if name != "history"}
     sampling = Sampling(**{name: _number(value) for name, value in p.items()})
@@ -233,9 +245,12 @@ RUNNERS: dict[str, Run] = {
     "linear_heads": _linear_heads,
     "quantise": _quantise,
     "random_bits": _random_bits,
+    "relu_sqr": _activation,
     "rms_norm": _rms_norm,
     "rope": _rope,
     "route": _route,
+    "short_conv": _short_conv,
+    "sigmoid": _activation,
     "silu": _activation,
     "swiglu_oai": _swiglu_oai,
 }

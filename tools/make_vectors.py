@@ -59,6 +59,8 @@ def vectors() -> Iterator[tuple[str, Vector]]:
     yield "silu", _function(functions.silu)
     yield "gelu", _function(functions.gelu)
     yield "swiglu_oai", _swiglu_oai()
+    yield "sigmoid", _function(functions.sigmoid)
+    yield "relu_sqr", _function(functions.relu_sqr)
     yield "quantise", _quantise()
     yield "rms_norm", _rms_norm()
     yield "rope", _rope(interleaved=False)
@@ -77,6 +79,8 @@ def vectors() -> Iterator[tuple[str, Vector]]:
     yield "experts", _experts()
     yield "experts_biases", _experts("swiglu_oai", biases=True)
     yield "linear_heads", _linear_heads()
+    yield "short_conv", _short_conv(4, bias=True, activation="silu")
+    yield "short_conv_plain", _short_conv(3, bias=False, activation="")
     yield "random_bits", _random_bits()
     yield "draw", _draw()
     for name, parameters in LATER_DRAWS.items():
@@ -261,6 +265,17 @@ def _experts(activation: str = "silu", *, biases: bool = False) -> Vector:
         "activation": activation,
     }
     return _vector("experts", parameters, {"x": x, "logits": logits, **raw, **added}, {"routes": routes, "y": y})
+
+
+def _short_conv(taps: int, *, bias: bool, activation: str) -> Vector:
+    """Rows of one sequence from its start on."""
+    rows, channels = 7, 20
+    x, weight, offsets = _floats(14, rows, channels), _floats(15, channels, taps), _floats(16, channels)
+    state = State(0, "short_conv", (taps - 1, channels))
+    ops = _ops(list(range(rows)), state)
+    y = ops.short_conv(x, _weight(weight), _weight(offsets) if bias else None, state, activation)
+    given = {"x": x, "weight": weight} | ({"bias": offsets} if bias else {})
+    return _vector("short_conv", {"taps": taps, "activation": activation}, given, {"y": y})
 
 
 def _random_bits() -> Vector:
