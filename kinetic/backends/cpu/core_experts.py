@@ -102,7 +102,7 @@ def expert_input(p, i, thread, threads):
 
 @kernel
 def gate_and_up(d, expert, g, first, count, tiles):
-    """Columns 16 g .. 16 g + 15 of both products of a tile, or of up's where there is no gate. ``first`` is what rows of
+    """Columns 16 g .. 16 g + 15 of both products of a tile, or of up's alone. ``first`` is what rows of
     inputs lie before it."""
     gate = field(d, fields.GATE) + expert * field(d, fields.GATE_MATRIX) + g * field(d, fields.GATE_GROUP)
     up = field(d, fields.UP) + expert * field(d, fields.UP_MATRIX) + g * field(d, fields.UP_GROUP)
