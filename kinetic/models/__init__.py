@@ -25,6 +25,7 @@ ARCHITECTURES = (
     "granitemoe",
     "hunyuan-dense",
     "lfm2",
+    "lfm2moe",
     "llama",
     "nemotron_h",
     "nemotron_h_moe",

@@ -18,8 +18,8 @@ from kinetic.layers.latent import Latent, latent_attention
 from kinetic.layers.mlp import gated_mlp, mixture_mlp
 from kinetic.models.experts import Mixture, Shapes, expert_width, feed_forward_shapes, read_mixture
 from kinetic.models.family import Family, expect_no_others, expect_shapes, optional, refuse
-from kinetic.models.rope_settings import attention_factor, read_rope
-from kinetic.models.settings import MAX_WIDTH, Dense, optional_setting, read_dense, rope_factor
+from kinetic.models.rope_settings import attention_factor, read_rope, rope_factor
+from kinetic.models.settings import MAX_WIDTH, Dense, optional_setting, read_dense
 
 if TYPE_CHECKING:
     from kinetic.gguf import Gguf

@@ -144,21 +144,3 @@ def _vocabulary(gguf: Gguf, rows: int) -> int:
             "VOCABULARY_SIZE", f"the tokenizer has {len(tokens)} entries but 'token_embd.weight' has {rows} rows"
         )
     return rows
-
-
-def linear_rope_factor(gguf: Gguf, architecture: str) -> float:
-    """What positions are divided by. Refuses the scalings that this build does not compute."""
-    kind = gguf.get(f"{architecture}.rope.scaling.type", "str", "linear")
-    if kind not in ("none", "linear"):
-        raise refuse("UNSUPPORTED_ROPE", f"rope scaling '{kind}' is not supported by this build")
-    factor = rope_factor(gguf, architecture)
-    return 1.0 if kind == "none" else factor
-
-
-def rope_factor(gguf: Gguf, architecture: str) -> float:
-    """How many times longer than it was made for a context may be; 1 where the file does not say."""
-    factor: float = gguf.get(f"{architecture}.rope.scaling.factor", "float", 0.0)
-    factor = factor or gguf.get(f"{architecture}.rope.scale_linear", "float", 0.0) or 1.0
-    if not (math.isfinite(factor) and factor > 0):
-        raise refuse("BAD_SETTING", f"the rope scaling factor is {factor}; it must be a positive number")
-    return factor

@@ -32,8 +32,20 @@ def lfm2(s: tiny.Shape) -> tuple[dict[str, Any], tiny.Tensors]:
     return keys | {"block_count": len(attends)}, tensors
 
 
+def lfm2moe(s: tiny.Shape) -> tuple[dict[str, Any], tiny.Tensors]:
+    """The same with experts in all layers but the first, chosen with a bias."""
+    keys, tensors = lfm2(s)
+    later = [row for row in tensors if row[0].startswith("blk.0.") or ".ffn_" not in row[0] or len(row[1]) == 1]
+    for number in range(1, keys["block_count"]):
+        later += tiny._experts(f"blk.{number}.", s, 6, 0)
+        later.append((f"blk.{number}.exp_probs_b.bias", (6,), 0.3))
+    experts = {"expert_count": 6, "expert_used_count": 2, "expert_feed_forward_length": s.ffn}
+    return keys | experts | {"leading_dense_block_count": 1, "expert_gating_func": 2}, later
+
+
 RECURRENT: dict[str, tuple[Callable[[tiny.Shape], tuple[dict[str, Any], tiny.Tensors]], dict[str, str]]] = {
     "lfm2": (lfm2, tiny.GEMMA_MIX | {"conv": "F32"}),
+    "lfm2moe": (lfm2moe, {"": "Q8_0", "conv": "F32", "ffn_gate_inp": "F32", "ffn_up_exps": "Q5_0"}),
 }
 """What makes each model's settings and its tensors but the embedding table, and its formats."""
 
