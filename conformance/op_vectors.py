@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetic.api import probe
-from kinetic.backends.base import BLOCK, Array, Attention, Experts, Forward, Ops, Rope, Routing, State, Weight
+from kinetic.backends.base import BLOCK, Array, Attention, Experts, Forward, Ops, Rope, Routing, Scan, State, Weight
 from kinetic.types import Batch, Sampling
 
 FOLDER = Path(__file__).resolve().parent / "vectors" / "ops"
@@ -216,6 +216,21 @@ def _short_conv(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Ar
     return {"y": _one_pass(forward, len(x), options, states=[state])}
 
 
+def _scan(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
+    """x, B and C are columns of one input; they and dt come from one table, as in ``_attend``."""
+    p = vector["parameters"]
+    spec = Scan(
+        p["heads"], p["head_dim"], p["groups"], p["size"], *(_table(name, given[name]) for name in ("a", "d", "bias"))
+    )
+    state = State(0, "scan", (p["heads"], -(-p["head_dim"] // 16), p["size"], 16))
+
+    def forward(ops: Ops) -> Array:
+        x, dt = _taken(ops, [given["x"], given["dt"]])
+        return ops.scan(x, dt, spec, state)
+
+    return {"y": _one_pass(forward, len(given["x"]), options, states=[state])}
+
+
 def _draw(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
     p = {name: value for name, value in vector["parameters"].items() if name != "history"}
     sampling = Sampling(**{name: _number(value) for name, value in p.items()})
@@ -249,6 +264,7 @@ RUNNERS: dict[str, Run] = {
     "rms_norm": _rms_norm,
     "rope": _rope,
     "route": _route,
+    "scan": _scan,
     "short_conv": _short_conv,
     "sigmoid": _activation,
     "silu": _activation,

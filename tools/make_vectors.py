@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetic import rng
-from kinetic.backends.base import CHUNK, Attention, Experts, Rope, Routing, State, Weight
+from kinetic.backends.base import CHUNK, Attention, Experts, Rope, Routing, Scan, State, Weight
 from kinetic.backends.reference import functions, quantise
 from kinetic.backends.reference.candidates import candidates
 from kinetic.backends.reference.ops import ReferenceOps
@@ -79,6 +79,7 @@ def vectors() -> Iterator[tuple[str, Vector]]:
     yield "experts", _experts()
     yield "short_conv", _short_conv(4, bias=True, activation="silu")
     yield "short_conv_plain", _short_conv(3, bias=False, activation="")
+    yield "scan", _scan()
     yield "experts_biases", _experts("swiglu_oai", biases=True)
     yield "linear_heads", _linear_heads()
     yield "random_bits", _random_bits()
@@ -276,6 +277,19 @@ def _short_conv(taps: int, *, bias: bool, activation: str) -> Vector:
     y = ops.short_conv(x, _weight(weight), _weight(offsets) if bias else None, state, activation)
     given = {"x": x, "weight": weight} | ({"bias": offsets} if bias else {})
     return _vector("short_conv", {"taps": taps, "activation": activation}, given, {"y": y})
+
+
+def _scan() -> Vector:
+    """Rows of one sequence from its start on: three heads in each of two groups, wider than 16."""
+    rows, heads, width, groups, size = 6, 6, 18, 2, 8
+    x, dt = _floats(17, rows, heads * width + 2 * groups * size) * np.float32(0.125), _floats(18, rows, heads)
+    dt[2, 1] = np.float32(25)  # beyond it softplus changes nothing
+    given = {"a": -np.abs(_floats(19, heads)), "d": _floats(20, heads), "bias": _floats(21, heads)}
+    spec = Scan(heads, width, groups, size, *(_weight(values) for values in given.values()))
+    state = State(0, "scan", (heads, 2, size, 16))
+    y = _ops(list(range(rows)), state).scan(x, dt, spec, state)
+    parameters: Vector = {"heads": heads, "head_dim": width, "groups": groups, "size": size}
+    return _vector("scan", parameters, {"x": x, "dt": dt, **given}, {"y": y})
 
 
 def _random_bits() -> Vector:

@@ -16,8 +16,8 @@ CONTEXT = 2048
 
 
 class Tensor(NamedTuple):
-    """A tensor to be made. One-dimensional ones are F32, ``centre`` added; matrices, and those of experts one after
-    another, are of format ``kind``."""
+    """A tensor to be made. One-dimensional ones, and those with a ``centre``, are F32, that added; other matrices, and
+    those of experts one after another, are of format ``kind``."""
 
     name: str
     shape: tuple[int, ...]
@@ -59,8 +59,8 @@ def write(model: Model, path: Path) -> Path:
 
 def _stored(model: Model, number: int, tensor: Tensor, known: Mapping[str, Format]) -> gguf_file.Stored:
     stream = 2 * number + 1
-    if len(tensor.shape) == 1:
-        values = numbers.normals(model.seed, stream, 1, *tensor.shape) * np.float32(tensor.spread)
+    if len(tensor.shape) == 1 or tensor.centre:
+        values = numbers.normals(model.seed, stream, 1, math.prod(tensor.shape)) * np.float32(tensor.spread)
         raw = numbers.encode(known["F32"], values + np.float32(tensor.centre))
         return gguf_file.Stored(tensor.name, tensor.shape, known["F32"].TYPE_ID, raw.tobytes())
     fmt = known[model.kind(tensor.name)]

@@ -88,6 +88,19 @@ class Attention:
         return self.value_dim or self.head_dim
 
 
+class Scan(NamedTuple):
+    """The selective scan of Mamba-2: H heads of width D, G groups of heads that share B and C, and N elements of state
+    for each element of a head. ``a``, ``d`` and ``dt_bias`` have H elements."""
+
+    heads: int
+    head_dim: int
+    groups: int
+    size: int
+    a: Weight
+    d: Weight
+    dt_bias: Weight
+
+
 @dataclass(frozen=True)
 class State:
     """What a recurrence of one layer carries from a token to the next: float32 of ``shape`` for each sequence.
@@ -124,9 +137,9 @@ class Routing:
 
 class Experts(NamedTuple):
     """Gated feed-forward blocks of X experts: ``gate`` and ``up`` [X, F, K], ``down`` [X, N, F], and biases of their
-    rows, [X, F], [X, F] and [X, N], where there are any."""
+    rows, [X, F], [X, F] and [X, N], where there are any. Without ``gate`` they are ``down(act(up(x)))``."""
 
-    gate: Weight
+    gate: Weight | None
     up: Weight
     down: Weight
     activation: str
@@ -145,7 +158,8 @@ class Ops(Protocol):
         """``x * float32(factor)``."""
 
     def rms_norm(self, x: Array, weight: Weight, eps: float) -> Array:
-        """RMS norm over groups of ``len(weight)`` elements (the whole row, or each head)."""
+        """RMS norm over groups of ``len(weight)`` elements (the whole row, or each head); a ``weight`` [groups, n] has
+        n of its own for each group."""
 
     def linear(self, x: Array, weight: Weight, bias: Weight | None = None) -> Array:
         """``x`` [T, K] times ``weight`` [N, K] transposed, plus ``bias`` [N]: [T, N]."""
@@ -198,6 +212,13 @@ class Ops(Protocol):
 
         ``weight`` [C, K] holds the taps of a channel, oldest first; ``bias`` [C] is added, then ``activation`` is
         taken ('' for none). ``state`` [K - 1, C] is what the last K - 1 rows of x were, oldest first.
+        """
+
+    def scan(self, x: Array, dt: Array, spec: Scan, state: State) -> Array:
+        """The selective scan of Mamba-2, one token of a sequence after the other: [T, H * D].
+
+        Columns of ``x`` are x [H * D], B [G * N] and C [G * N]; ``dt`` [T, H] is how far each head moves on, before
+        its bias. ``state`` [H, D / 16 rounded up, N, 16]: element (i, n) of a head is at [i // 16, n, i % 16].
         """
 
     def outputs(self, x: Array) -> Array:

@@ -18,6 +18,8 @@ from tests.support.whole_models import feed
 
 LARGEST = 2e-4
 
+NAMES = ["mixtral", "qwen3moe", "granitemoe", "lfm2moe", "granitehybrid-moe", "nemotron_h_moe"]
+
 
 class Float32Cache(ops.Cache):
     """Rounds nothing."""
@@ -35,7 +37,7 @@ class Float32Cache(ops.Cache):
         self.keys[position], self.values[position] = key, value
 
 
-@pytest.mark.parametrize("name", ["mixtral", "qwen3moe", "granitemoe", "lfm2moe"])
+@pytest.mark.parametrize("name", NAMES)
 def test_logits(golden, name, monkeypatch):
     monkeypatch.setattr(ops, "Cache", Float32Cache)
     folder = golden / "archs" / name
@@ -54,7 +56,7 @@ def test_logits(golden, name, monkeypatch):
     assert sum(decided) >= 18
 
 
-@pytest.mark.parametrize("name", ["mixtral", "qwen3moe", "granitemoe", "lfm2moe"])
+@pytest.mark.parametrize("name", NAMES)
 def test_the_cpu_gives_the_same(golden, name):
     """Keys and values in float16 on both."""
     folder = golden / "archs" / name

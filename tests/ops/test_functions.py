@@ -15,7 +15,7 @@ from kinetic.backends.reference.functions import exp32, fma32, strided_sum
 from kinetic.backends.reference.quantise import SMALLEST, quantise
 from kinetic.backends.rope_tables import Yarn, frequencies, sin_cos, table, yarn_magnitude
 from kinetic.bits import bf16_to_f32, f16_to_f32, f32_to_f16
-from tests.support.backends import inputs, rows_of, run_both, same
+from tests.support.backends import assert_same, inputs, rows_of, run_both, same
 from tests.support.blocks import any_floats, integers, normals, uniforms, words
 from tests.support.exact import fused, round_f32
 
@@ -97,6 +97,16 @@ def test_activations_are_near_their_definitions(name, bound):
     exact = wide / (1 + np.exp(-u))
     error = np.abs(functions.ACTIVATIONS[name](x) - exact)
     assert (error <= bound * np.maximum(np.abs(exact), 0.03 * np.abs(wide))).all()
+
+
+def test_softplus_is_within_three_ulp():
+    x = np.concatenate([(uniforms(66, 100_000) - np.float32(0.6)) * np.float32(100), np.float32([0, -0.0, 20, 1e30])])
+    exact = np.logaddexp(0, x.astype(np.float64))
+    error = np.abs(functions.softplus(x) - exact) / np.spacing(exact.astype(np.float32)).astype(np.float64)
+    assert error[exact > 1.2e-38].max() < 3
+    assert_same(functions.softplus(x[x >= 20]), x[x >= 20])
+    ends = functions.softplus(np.array([np.inf, -np.inf, np.nan], np.float32))
+    assert ends[0] == np.inf and ends[1] <= 1.4e-45 and np.isnan(ends[2])
 
 
 def test_swiglu_oai_is_near_its_definition():

@@ -37,6 +37,7 @@ expert_sum = extern("expert_sum", "aaaa")
 mul = extern("mul", "aaaa")
 activate = extern("activate", "aaaa")
 short_conv = extern("short_conv", "aaaa")
+scan = extern("scan", "aaaaa")
 pause = extern("pause", "")
 yield_processor = extern("yield_processor", "a")
 set_control_word = extern("set_control_word", "", "a")
@@ -73,6 +74,8 @@ def execute_recurrent(p, i, thread, threads, scratch):
         activate(p, i, thread, threads)
     elif op == tape.SHORT_CONV:
         short_conv(p, i, thread, threads)
+    elif op == tape.SCAN:
+        scan(p, i, thread, threads, scratch)
 
 
 @kernel

@@ -102,14 +102,20 @@ def expert_input(p, i, thread, threads):
 
 @kernel
 def gate_and_up(d, expert, g, first, count, tiles):
-    """Columns 16 g .. 16 g + 15 of both products of a tile. ``first`` is what rows of inputs lie before it."""
+    """Columns 16 g .. 16 g + 15 of both products of a tile, or of up's alone. ``first`` is what rows of
+    inputs lie before it."""
     gate = field(d, fields.GATE) + expert * field(d, fields.GATE_MATRIX) + g * field(d, fields.GATE_GROUP)
     up = field(d, fields.UP) + expert * field(d, fields.UP_MATRIX) + g * field(d, fields.UP_GROUP)
     x = field(d, fields.COLUMNS if field(d, fields.GATE_IS_FLOAT) != 0 else fields.RECORDS)
     x += first * row_bytes(d, fields.GATE_SIZE, fields.GATE_IS_FLOAT)
     other = field(d, fields.COLUMNS if field(d, fields.UP_IS_FLOAT) != 0 else fields.RECORDS)
     other += first * row_bytes(d, fields.UP_SIZE, fields.UP_IS_FLOAT)
-    if count > 1:
+    if field(d, fields.GATE) == 0:
+        if count > 1:
+            tile_call(field(d, fields.UP_MANY), up, other, field(d, fields.UP_SIZE), tiles + SECOND, count)
+        else:
+            one_call(field(d, fields.UP_ONE), up, other, field(d, fields.UP_SIZE), tiles + SECOND)
+    elif count > 1:
         tile_call(field(d, fields.GATE_MANY), gate, x, field(d, fields.GATE_SIZE), tiles, count)
         tile_call(field(d, fields.UP_MANY), up, other, field(d, fields.UP_SIZE), tiles + SECOND, count)
     elif field(d, fields.GATE_AND_UP) != 0:

@@ -68,7 +68,7 @@ def norm_quantise(p, i, thread, threads, scratch):
 @kernel
 def norm(p, i, thread, threads, scratch):
     """2 x, 3 row bytes, 4 weight, 5 group width, 6 out, 7 out row bytes, 8 address of eps, 9 groups,
-    10 residual or 0."""
+    10 residual or 0, 11 bytes from a group's weights to the next one's."""
     rows = rows_of(p, i)
     low, high = share(rows, thread, threads)
     width, groups = field(i, 5), field(i, 9)
@@ -76,11 +76,11 @@ def norm(p, i, thread, threads, scratch):
         x = field(i, 2) + t * field(i, 3)
         out = field(i, 6) + t * field(i, 7)
         for g in range(groups):
-            at = g * width * 4
+            at, weight = g * width * 4, field(i, 4) + g * field(i, 11)
             if field(i, 10) == 0:
-                norm_row(x + at, field(i, 4), out + at, width, read_f32(field(i, 8)))
+                norm_row(x + at, weight, out + at, width, read_f32(field(i, 8)))
             else:
-                norm_row(x + at, field(i, 4), scratch, width, read_f32(field(i, 8)))
+                norm_row(x + at, weight, scratch, width, read_f32(field(i, 8)))
                 add_rows(field(i, 10) + t * field(i, 7) + at, scratch, out + at, width)
 
 

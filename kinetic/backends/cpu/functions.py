@@ -101,6 +101,20 @@ def sigmoid(b: Builder, x: Value) -> Value:
     return b.fdiv(one, b.fadd(one, exp(b, b.fneg(x))))
 
 
+def softplus(b: Builder, x: Value) -> Value:
+    ty = x.type
+    magnitude = b.bitcast(b.and_(b.bitcast(x, as_int(ty)), like(as_int(ty), 0x7FFFFFFF)), ty)
+    y = exp(b, b.fneg(magnitude))
+    s = b.fdiv(y, b.fadd(like(ty, 2), y))
+    z = b.fmul(s, s)
+    p = like(ty, reference.LOG1P_COEFFICIENTS[0])
+    for c in reference.LOG1P_COEFFICIENTS[1:]:
+        p = fma(b, p, z, like(ty, c))
+    twice = b.fadd(s, s)
+    positive = b.select(b.fcmp_ordered(">", x, like(ty, 0)), x, like(ty, 0))
+    return b.fadd(positive, fma(b, b.fmul(twice, z), p, twice))
+
+
 def relu_sqr(b: Builder, x: Value) -> Value:
     r = b.select(b.fcmp_ordered("<", x, like(x.type, 0)), like(x.type, 0), x)
     return b.fmul(r, r)
@@ -110,6 +124,9 @@ ACTIVATIONS = {"silu": silu, "gelu": gelu, "sigmoid": sigmoid, "relu_sqr": relu_
 
 IN_TILES = tuple(reference.GATES)
 """Activations that are also computed right behind the products they belong to."""
+
+UNGATED = ("relu_sqr",)
+"""Those of experts without a gate."""
 
 
 def gated(b: Builder, activation: str, gate: Value, up: Value) -> Value:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from kinetic.backends.base import Attention, Experts, Rope, Routing, State, Weight
+from kinetic.backends.base import Attention, Experts, Rope, Routing, Scan, State, Weight
 
 ALL_ROWS, OUTPUT_ROWS = 0, 1
 
@@ -89,6 +89,9 @@ class GraphOps:
     def short_conv(self, x: Node, weight: Weight, bias: Weight | None, state: State, activation: str) -> Node:
         return self._node("short_conv", x.width, x, weight=weight, bias=bias, state=state, activation=activation)
 
+    def scan(self, x: Node, dt: Node, spec: Scan, state: State) -> Node:
+        return self._node("scan", spec.heads * spec.head_dim, x, dt, spec=spec, state=state)
+
     def outputs(self, x: Node) -> Node:
         return self._node("outputs", x.width, x)
 
@@ -104,5 +107,5 @@ def matrices(nodes: Iterable[Node]) -> list[Weight]:
         if node.op in ("linear", "linear_heads"):
             out.append(node["weight"])
         elif node.op == "experts":
-            out += node["experts"][:3]
+            out += [weight for weight in node["experts"][:3] if weight is not None]
     return out

@@ -44,8 +44,8 @@ COMMON_UNITS = ("core", "attention")
 
 KERNEL_SOURCES = (
     "attention build compiled control core core_attention core_candidates core_experts core_ops core_recurrent "
-    "core_routes core_work dots emitted expert_fields float_tiles functions ir layout objects packing rows tape target "
-    "tiles"
+    "core_routes core_scan core_work dots emitted expert_fields float_tiles functions ir layout objects packing rows "
+    "scan tape target tiles"
 ).split()
 """Modules of this package that end up in object files. ``test_native`` checks that none is forgotten."""
 
@@ -55,7 +55,7 @@ def kernel_digest(isa: str) -> str:
     """BLAKE3 of all that can change a compiled kernel: the name of its cache folder."""
     here = Path(backends.__file__).parent
     sources = [here / "cpu" / f"{name}.py" for name in KERNEL_SOURCES]
-    sources += [here / "base.py", here / "reference" / "functions.py", here / "reference" / "quantise.py"]
+    sources += [here / "base.py", *(here / "reference" / f"{name}.py" for name in ("functions", "quantise", "scan"))]
     sources.append(here.parent / "bits.py")
     sources += sorted(Path(formats.__file__).parent.glob("*.py"))
     versions = [importlib.metadata.version(name) for name in ("numba", "llvmlite")]

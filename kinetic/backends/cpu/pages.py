@@ -94,10 +94,11 @@ class Pages:
     def read(self, sequence: int, length: int) -> tuple[dict[int, F16], dict[int, F16]]:
         """Copies of the first ``length`` keys and values, float16 [length, G, D] by layer."""
         pages = self._pages.get(sequence, [])[: (length + CHUNK - 1) // CHUNK]
-        keys, values = {}, {}
+        keys: dict[int, F16] = {}
+        values: dict[int, F16] = {}
         for spec in self._layout.layers:
-            shape = (length, spec.kv_heads, spec.head_dim)
-            keys[spec.layer], values[spec.layer] = np.zeros(shape, np.float16), np.zeros(shape, np.float16)
+            for kept, width in ((keys, spec.head_dim), (values, spec.value_width)):
+                kept[spec.layer] = np.zeros((length, spec.kv_heads, width), np.float16)
             for number, page in enumerate(pages):
                 part = slice(number * CHUNK, min(length, (number + 1) * CHUNK))
                 found = self._layout.get(page, spec)

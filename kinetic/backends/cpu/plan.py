@@ -221,6 +221,7 @@ class Planner:
     _route, _experts = plan_experts.route, plan_experts.experts
     _cut, _join, _linear_heads = plan_heads.cut, plan_heads.join, plan_heads.linear_heads
     _mul, _activate, _short_conv = plan_recurrent.mul, plan_recurrent.activate, plan_recurrent.short_conv
+    _scan = plan_recurrent.scan
 
     def _scale(self, node: Node) -> None:
         x = self._buffers[node.inputs[0]]
@@ -236,10 +237,11 @@ class Planner:
         if residual is None and only_quantised(node):
             return  # made as records when first read
         x = self._buffers[source]
-        width = node["weight"].shape[0]
+        *groups, width = node["weight"].shape
         out, extra = self._target(node, residual)
         words = [x.address, x.stride, self._store.vector(node["weight"]), width, out.address, out.stride]
         words += [self._constant(node["eps"]), node.width // width, extra.address if extra else 0]
+        words.append(4 * width if groups else 0)
         rows = ("rows", node.rows)
         reads = [(x, rows)] + ([(extra, rows)] if extra else [])
         self._emit(tape.NORM, node, words, reads, [(out, rows)])

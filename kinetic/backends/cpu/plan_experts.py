@@ -70,15 +70,16 @@ class _Memory:
 
     def __init__(self, planner: Planner, node: Node) -> None:
         blocks: Experts = node["experts"]
-        experts, hidden, width = blocks.gate.shape
-        self.gate, self.up, self.down = (planner._store.packed(weight) for weight in blocks[:3])
+        experts, hidden, width = blocks.up.shape
+        self.gate = planner._store.packed(blocks.gate) if blocks.gate is not None else None
+        self.up, self.down = planner._store.packed(blocks.up), planner._store.packed(blocks.down)
         slots = planner._capacity * (node.inputs[1].width // 2)
         most_units = min(experts, slots) * max(-(-hidden // (2 * GROUP)), self.down.groups)
         if most_units > tape.MOST_UNITS:
             message = f"a mixture of {experts} experts has more parts than the CPU backend can count"
             raise KineticError(message, name="TOO_LARGE")
         rows = max(slots, COPIES)
-        quantised = {side.fmt.QUANTISED for side in (self.gate, self.up)}
+        quantised = {side.fmt.QUANTISED for side in (self.gate, self.up) if side}
         self.table = planner._buffer(8 * (1 + 4 * experts + 2 * slots), 0)
         self.records = planner._buffer(_record_bytes(width) * rows, 0) if True in quantised else None
         self.columns = planner._buffer(4 * width * rows, 0) if False in quantised else None
@@ -103,14 +104,15 @@ def _describe(planner: Planner, node: Node, memory: _Memory) -> NDArray[np.int64
     blocks: Experts = node["experts"]
     x, routes = (planner._buffers[source] for source in node.inputs)
     gate, up, down = memory.gate, memory.up, memory.down
-    words = [blocks.gate.shape[0], node.inputs[1].width // 2, routes.address, routes.stride, memory.table.address]
-    words += [x.address, x.stride, gate.width, _address(memory.records), _address(memory.columns)]
+    words = [blocks.up.shape[0], node.inputs[1].width // 2, routes.address, routes.stride, memory.table.address]
+    words += [x.address, x.stride, up.width, _address(memory.records), _address(memory.columns)]
     for side in (gate, up, down):
         words += _product(planner, side)
-    words.append(planner._kernels.tile(gate.fmt, TWO) if gate.fmt is up.fmt else 0)
+    words.append(planner._kernels.tile(gate.fmt, TWO) if gate and gate.fmt is up.fmt else 0)
     words.append(planner._kernels.tile(down.fmt, TWO))
-    words += [gate.rows, memory.hidden.address]
-    words += [planner._kernels.address(f"gated_{kind}_{blocks.activation}") for kind in ("row", "tile")]
+    words += [up.rows, memory.hidden.address]
+    made = "gated" if gate else "ungated"
+    words += [planner._kernels.address(f"{made}_{kind}_{blocks.activation}") for kind in ("row", "tile")]
     words += [memory.made.address, memory.made.stride, memory.out.address, memory.out.stride, node.width]
     for bias in blocks[4:]:
         words += [planner._store.vectors(bias), 4 * round_up(bias.shape[1], GROUP)] if bias is not None else [0, 0]
@@ -122,7 +124,9 @@ def _address(buffer: Buffer | None) -> int:
     return buffer.address if buffer else 0
 
 
-def _product(planner: Planner, side: Packed) -> list[int]:
+def _product(planner: Planner, side: Packed | None) -> list[int]:
+    if side is None:
+        return [0] * 7
     one, many = (planner._kernels.tile(side.fmt, kind) for kind in (ONE, MANY))
     size = side.width // BLOCK if side.fmt.QUANTISED else side.width
     words = [one, many, address(side.data), side.group_bytes, side.matrix_bytes, size]

@@ -60,6 +60,6 @@ def fuses_into_rope(node: Node) -> bool:
     return (
         node.op == "norm"
         and len(node.uses) == 1
-        and node.uses[0]["head_dim"] == node["weight"].shape[0]
+        and node["weight"].shape == (node.uses[0]["head_dim"],)
         and (len(node.inputs[0].uses) == 1)
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from kinetic.backends.base import Weight
+from kinetic.backends.base import Scan, Weight
 from kinetic.backends.cpu import tape
 from kinetic.backends.cpu.graph import ALL_ROWS, Node
 from kinetic.backends.cpu.layout import GROUP
@@ -53,6 +53,19 @@ def short_conv(planner: Planner, node: Node) -> None:
     words = [x.address, out.address, x.stride, out.stride, node.width, count, address(taps), taps.nbytes // count]
     words += [bias, planner._states.offset(node["state"]), ACTIVATION_CODES.get(node["activation"], NO_ACTIVATION)]
     planner._emit(tape.SHORT_CONV, node, words, [(x, None)], [(out, None)])
+    planner._finish(node, out)
+
+
+def scan(planner: Planner, node: Node) -> None:
+    expect_all_rows(node)
+    spec: Scan = node["spec"]
+    x, dt = (planner._buffers[source] for source in node.inputs)
+    out = planner._float_buffer(node)
+    words = [x.address, x.stride, dt.address, dt.stride, out.address, out.stride]
+    words += [spec.heads, spec.head_dim, spec.heads // spec.groups, spec.size]
+    words += [planner._store.vector(weight) for weight in (spec.a, spec.d, spec.dt_bias)]
+    words.append(planner._states.offset(node["state"]))
+    planner._emit(tape.SCAN, node, words, [(x, None), (dt, None)], [(out, None)])
     planner._finish(node, out)
 
 

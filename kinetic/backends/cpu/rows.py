@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from kinetic.backends.cpu.functions import ACTIVATIONS, IN_TILES, exp, gated, load_block, quantise_block
+from kinetic.backends.cpu.functions import ACTIVATIONS, IN_TILES, UNGATED, exp, gated, load_block, quantise_block
 from kinetic.backends.cpu.ir import (
     F16,
     F32,
@@ -62,6 +62,9 @@ def emit(module: ir.Module) -> None:
         gated_row(module, activation)
     for activation in IN_TILES:
         gated_tile(module, activation)
+    for activation in UNGATED:
+        ungated_row(module, activation)
+        ungated_tile(module, activation)
     mul_rows(module)
     tap_row(module)
     move_row(module)
@@ -273,6 +276,23 @@ def gated_tile(module: ir.Module, activation: str) -> None:
         parts = [load(b, row, 1024 * k, LINE) for k in range(4)]
         gate, up = (shuffle(b, parts[k], range(32), parts[k + 1]) for k in (0, 2))
         quantise_block(b, gated(b, activation, gate, up), at(b, records, t, 64))
+    b.ret_void()
+
+
+def ungated_row(module: ir.Module, activation: str) -> None:
+    """ungated_row_ACT(unused, up, out, n): as ``gated_row``, without a gate."""
+    b, (_, up, out, n) = function(module, f"ungated_row_{activation}", "aaaa")
+    with loop(b, _lines(b, n)) as i:
+        store(b, ACTIVATIONS[activation](b, load(b, at(b, up, i, 64), 0, LINE)), at(b, out, i, 64))
+    b.ret_void()
+
+
+def ungated_tile(module: ir.Module, activation: str) -> None:
+    """ungated_tile_ACT(tiles, rows, records): as ``gated_tile``, of the two tiles of up alone."""
+    b, (tiles, rows, records) = function(module, f"ungated_tile_{activation}", "aaa")
+    with loop(b, rows) as t:
+        low, high = (load(b, at(b, tiles, t, 64), 1024 * k, LINE) for k in (2, 3))
+        quantise_block(b, ACTIVATIONS[activation](b, shuffle(b, low, range(32), high)), at(b, records, t, 64))
     b.ret_void()
 
 

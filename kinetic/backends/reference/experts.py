@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetic.backends.base import Experts, Routing, Weight
-from kinetic.backends.reference.functions import GATES, SMALLEST_SUM, sigmoid, softmax
+from kinetic.backends.reference.functions import ACTIVATIONS, GATES, SMALLEST_SUM, sigmoid, softmax
 from kinetic.backends.reference.linear import linear
 from kinetic.bits import F32
 from kinetic.formats import by_type
@@ -74,10 +74,13 @@ def mixture(x: F32, routes: F32, experts: Experts) -> F32:
 
 
 def _feed_forward(x: F32, experts: Experts, number: int) -> F32:
-    gate = _plus(linear(x, matrix(experts.gate, number)), experts.gate_bias, number)
     up = _plus(linear(x, matrix(experts.up, number)), experts.up_bias, number)
-    with np.errstate(all="ignore"):
-        hidden = GATES[experts.activation](gate, up)
+    if experts.gate is None:
+        hidden = ACTIVATIONS[experts.activation](up)
+    else:
+        gate = _plus(linear(x, matrix(experts.gate, number)), experts.gate_bias, number)
+        with np.errstate(all="ignore"):
+            hidden = GATES[experts.activation](gate, up)
     return _plus(linear(hidden, matrix(experts.down, number)), experts.down_bias, number)
 
 

@@ -36,6 +36,11 @@ GELU_CUBIC = np.float32(0.044715)
 GELU_SLOPE = np.float32(1.5957691216057308)
 """2 * sqrt(2 / pi)."""
 
+LOG1P_COEFFICIENTS = tuple(
+    np.float32(c) for c in (1.3433775305747986e-1, 1.4116978645324707e-1, 2.000383585691452e-1, 3.3333319425582886e-1)
+)
+"""Of ``atanh(s) = s + s * z * p(z)``, z = s * s, for s up to 1/3."""
+
 SWIGLU_SLOPE = np.float32(1.702)
 SWIGLU_LIMIT = np.float32(7.0)
 
@@ -99,6 +104,23 @@ def sigmoid(x: F32) -> F32:
     """``1 / (1 + exp(-x))``."""
     with np.errstate(all="ignore"):
         return np.float32(1) / (np.float32(1) + exp32(-x))
+
+
+def softplus(x: F32) -> F32:
+    """``log(1 + exp(x))``, at most 3 ulp off; from 20 on it is x.
+
+    Computed as ``max(x, 0) + log1p(y)``, ``y = exp(-abs(x))``, and ``log1p(y) = 2 atanh(y / (2 + y))``: no digit of
+    a small y is lost.
+    """
+    with np.errstate(all="ignore"):
+        y = exp32(-np.abs(x))
+        s = y / (np.float32(2) + y)
+        z = s * s
+        p = np.full_like(z, LOG1P_COEFFICIENTS[0])
+        for c in LOG1P_COEFFICIENTS[1:]:
+            p = fma32(p, z, c)
+        twice = s + s
+        return np.where(x > 0, x, np.float32(0)) + fma32(twice * z, p, twice)
 
 
 def relu_sqr(x: F32) -> F32:

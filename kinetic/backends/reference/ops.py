@@ -6,12 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetic.backends import rope_tables
-from kinetic.backends.base import Attention, Experts, Rope, Routing, State, Weight
+from kinetic.backends.base import Attention, Experts, Rope, Routing, Scan, State, Weight
 from kinetic.backends.reference.attention import attend_row
 from kinetic.backends.reference.experts import matrix, mixture, route
 from kinetic.backends.reference.functions import ACTIVATIONS, GATES, fma32, strided_sum_of_squares
 from kinetic.backends.reference.linear import linear
 from kinetic.backends.reference.recurrent import short_conv_row
+from kinetic.backends.reference.scan import scan_row
 from kinetic.backends.states import StateStore
 from kinetic.bits import F32, f32_to_f16
 from kinetic.formats import by_type, check_scales
@@ -64,10 +65,11 @@ class ReferenceOps:
         return x * np.float32(factor)
 
     def rms_norm(self, x: F32, weight: Weight, eps: float) -> F32:
-        w = _decoded(weight)
-        groups = x.reshape(len(x), x.shape[1] // len(w), len(w))  # -1 would be ambiguous where no row is wanted
+        w = _decoded(weight).reshape(weight.shape)
+        width = weight.shape[-1]
+        groups = x.reshape(len(x), x.shape[1] // width, width)  # -1 would be ambiguous where no row is wanted
         with np.errstate(all="ignore"):
-            mean = strided_sum_of_squares(groups) / np.float32(len(w))
+            mean = strided_sum_of_squares(groups) / np.float32(width)
             r = np.float32(1) / np.sqrt(mean + np.float32(eps))
             return ((groups * r[..., None]) * w).reshape(x.shape)
 
@@ -145,6 +147,18 @@ class ReferenceOps:
         out = np.zeros_like(x)
         for t, sequence in enumerate(self.batch.sequences):
             out[t] = short_conv_row(x[t], taps, offsets, self.states.view(sequence, state), activation)
+        return out
+
+    def scan(self, x: F32, dt: F32, spec: Scan, state: State) -> F32:
+        a, d, bias = (_decoded(weight) for weight in (spec.a, spec.d, spec.dt_bias))
+        inner = spec.heads * spec.head_dim
+        with np.errstate(all="ignore"):
+            dt = dt + bias
+        out = np.zeros((len(x), inner), np.float32)
+        for t, sequence in enumerate(self.batch.sequences):
+            b, c = x[t, inner:].reshape(2, spec.groups, spec.size)
+            heads, own = x[t, :inner].reshape(spec.heads, spec.head_dim), self.states.view(sequence, state)
+            out[t] = scan_row(heads, b, c, dt[t], own, a, d).reshape(-1)
         return out
 
     def outputs(self, x: F32) -> F32:
