@@ -66,7 +66,10 @@ class Rope:
 
 @dataclass(frozen=True)
 class Attention:
-    """Shape and rule of one attention layer. ``window`` 0 sees every earlier key, else the last ``window`` keys."""
+    """Shape and rule of one attention layer. ``window`` 0 sees every earlier key, else the last ``window`` keys.
+
+    ``layer`` is the one whose keys and values these are. With ``softcap`` scores are capped as by ``Ops.softcap``.
+    """
 
     layer: int
     heads: int
@@ -74,6 +77,7 @@ class Attention:
     head_dim: int
     scale: float
     window: int = 0
+    softcap: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -102,8 +106,14 @@ class Ops(Protocol):
     def embed(self, table: Weight) -> Array:
         """Row ``tokens[t]`` of ``table`` [V, E], decoded to float32: [T, E]."""
 
+    def cut(self, x: Array, heads: int, first: int, count: int) -> Array:
+        """Elements ``first`` to ``first + count`` of each head of ``x`` [T, heads * width]: [T, heads * count]."""
+
     def scale(self, x: Array, factor: float) -> Array:
         """``x * float32(factor)``."""
+
+    def softcap(self, x: Array, cap: float) -> Array:
+        """``cap * tanh(x / cap)`` with ``float32(cap)`` > 0; an infinity stays one, so that it is still seen."""
 
     def rms_norm(self, x: Array, weight: Weight, eps: float) -> Array:
         """RMS norm over groups of ``len(weight)`` elements (the whole row, or each head)."""
@@ -117,8 +127,9 @@ class Ops(Protocol):
     def gated(self, gate: Array, up: Array, activation: str) -> Array:
         """``act(gate) * up`` with ``activation`` one of 'silu', 'gelu'."""
 
-    def route(self, logits: Array, routing: Routing) -> Array:
-        """Of ``logits`` [T, X] the experts chosen, best first, as exact numbers, then their weights: [T, 2 * used]."""
+    def route(self, logits: Array, routing: Routing, factors: Weight | None = None) -> Array:
+        """Of ``logits`` [T, X] the experts chosen, best first, as exact numbers, then their weights, each times that of
+        ``factors`` [X] which is the expert's: [T, 2 * used]."""
 
     def experts(self, x: Array, routes: Array, experts: Experts) -> Array:
         """What the experts of ``routes`` make of ``x`` [T, K], times their weights, added in that order: [T, N]."""
@@ -126,8 +137,11 @@ class Ops(Protocol):
     def rope(self, x: Array, rope: Rope, head_dim: int) -> Array:
         """Rotate each head of ``x`` [T, heads * head_dim] by its row's position."""
 
-    def attend(self, q: Array, k: Array, v: Array, spec: Attention) -> Array:
-        """Store k, v [T, G * D] at the rows' positions, then attend with q [T, H * D]: [T, H * D]."""
+    def attend(self, q: Array, k: Array | None, v: Array | None, spec: Attention) -> Array:
+        """Store k, v [T, G * D] at the rows' positions, then attend with q [T, H * D]: [T, H * D].
+
+        With neither, q reads what ``spec.layer`` has stored earlier in this pass and before.
+        """
 
     def outputs(self, x: Array) -> Array:
         """The rows whose logits are wanted: [len(outputs), E]."""

@@ -15,6 +15,11 @@ def gated_mlp(ops: Ops, weights: Weights, prefix: str, x: Array, activation: str
 
 def mixture_mlp(ops: Ops, weights: Weights, prefix: str, x: Array, routing: Routing, activation: str) -> Array:
     """The weighted sum of what the experts that ``ffn_gate_inp`` chooses make of x [T, E]: [T, E]."""
-    gate, up, down = (weights[f"{prefix}ffn_{name}_exps.weight"] for name in ("gate", "up", "down"))
     routes = ops.route(project(ops, weights, f"{prefix}ffn_gate_inp", x), routing)
-    return ops.experts(x, routes, Experts(gate, up, down, activation))
+    return ops.experts(x, routes, experts_of(weights, prefix, activation))
+
+
+def experts_of(weights: Weights, prefix: str, activation: str) -> Experts:
+    """The experts of the layer ``prefix``."""
+    gate, up, down = (weights[f"{prefix}ffn_{name}_exps.weight"] for name in ("gate", "up", "down"))
+    return Experts(gate, up, down, activation)

@@ -17,6 +17,7 @@ ARCHITECTURES = (
     "ernie4_5",
     "exaone4",
     "gemma3",
+    "gemma4",
     "granite",
     "granitemoe",
     "hunyuan-dense",

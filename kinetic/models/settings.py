@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kinetic.backends.base import Attention
 from kinetic.bits import round_f32
@@ -43,12 +43,19 @@ class Dense:
         return tuple(Attention(i, *shape, windows[i] if windows else 0) for i in range(self.layers))
 
 
-def read_dense(gguf: Gguf, architecture: str) -> Dense:
-    """The settings under ``architecture.*``; raises UnsupportedModel with the offending key."""
+def read_dense(gguf: Gguf, architecture: str, *, varied: bool = False) -> Dense:
+    """The settings under ``architecture.*``; raises UnsupportedModel with the offending key.
+
+    ``varied``: heads, key/value heads and feed-forward lengths may differ between layers, and the last two be 0 where a
+    layer has none; what stands here is then the largest, and ``per_layer`` reads all of them.
+    """
     layers = _positive(gguf, f"{architecture}.block_count", MAX_LAYERS)
     width = _positive(gguf, f"{architecture}.embedding_length", MAX_WIDTH)
-    heads = _positive(gguf, f"{architecture}.attention.head_count", 1 << 16)
-    kv_heads = uniform(gguf, f"{architecture}.attention.head_count_kv", layers, heads)
+    number = largest if varied else uniform
+    key = f"{architecture}.attention.head_count"
+    is_listed = not isinstance(gguf.metadata.get(key, 0), (int, float, str))
+    heads = number(gguf, key, layers, 0) if is_listed else _positive(gguf, key, 1 << 16)
+    kv_heads = number(gguf, f"{architecture}.attention.head_count_kv", layers, heads)
     head_dim = optional_setting(gguf, f"{architecture}.attention.key_length", 0) or _share(width, heads, architecture)
     value_dim = optional_setting(gguf, f"{architecture}.attention.value_length", head_dim)
     if value_dim != head_dim:
@@ -68,7 +75,7 @@ def read_dense(gguf: Gguf, architecture: str) -> Dense:
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        ffn=uniform(gguf, f"{architecture}.feed_forward_length", layers, 0),
+        ffn=number(gguf, f"{architecture}.feed_forward_length", layers, 0),
         vocab_size=_vocabulary(gguf, embedding.shape[0]),
         context_length=_positive(gguf, f"{architecture}.context_length", MAX_CONTEXT),
         eps=gguf.get(f"{architecture}.attention.layer_norm_rms_epsilon", "float"),
@@ -102,14 +109,28 @@ def _in_range(key: str, value: int, maximum: int) -> int:
 
 def uniform(gguf: Gguf, key: str, layers: int, default: int) -> int:
     """A number that may be given once or per layer. This build needs it equal in every layer."""
+    values = per_layer(gguf, key, layers, default)
+    if len(set(values)) != 1:
+        raise refuse("UNSUPPORTED_LAYERS", f"'{key}' differs between layers, which this architecture does not use")
+    return _in_range(key, values[0], MAX_WIDTH)
+
+
+def largest(gguf: Gguf, key: str, layers: int, default: int) -> int:
+    """Of a number that may be given once or per layer, and be 0, the largest."""
+    values = per_layer(gguf, key, layers, default)
+    if min(values) < 0:
+        raise refuse("BAD_SETTING", f"'{key}' is {min(values)}; it must lie between 0 and {MAX_WIDTH}")
+    return _in_range(key, max(values), MAX_WIDTH)
+
+
+def per_layer(gguf: Gguf, key: str, layers: int, default: int) -> tuple[int, ...]:
+    """A whole number of each layer that may be given once for all; an array may be longer than there are layers."""
     value = gguf.metadata.get(key, default)
-    values = [value] if isinstance(value, (int, float, str)) else list(value)
+    values: list[Any] = [value] if isinstance(value, (int, float, str)) else list(value)
     whole = all(type(item) is int for item in values)  # int() would take "1" and 1.5 as well
     if not whole or not values or (len(values) > 1 and len(values) < layers):
         raise refuse("BAD_SETTING", f"'{key}' must be a whole number, or one for each of the {layers} layers")
-    if len(set(values)) != 1:
-        raise refuse("UNSUPPORTED_LAYERS", f"'{key}' differs between layers, which this architecture does not use")
-    return _in_range(key, int(values[0]), MAX_WIDTH)
+    return tuple(values * layers if len(values) == 1 else values[:layers])
 
 
 def _rope_base(gguf: Gguf, key: str) -> float:
@@ -126,21 +147,3 @@ def _vocabulary(gguf: Gguf, rows: int) -> int:
             "VOCABULARY_SIZE", f"the tokenizer has {len(tokens)} entries but 'token_embd.weight' has {rows} rows"
         )
     return rows
-
-
-def linear_rope_factor(gguf: Gguf, architecture: str) -> float:
-    """What positions are divided by. Refuses the scalings that this build does not compute."""
-    kind = gguf.get(f"{architecture}.rope.scaling.type", "str", "linear")
-    if kind not in ("none", "linear"):
-        raise refuse("UNSUPPORTED_ROPE", f"rope scaling '{kind}' is not supported by this build")
-    factor = rope_factor(gguf, architecture)
-    return 1.0 if kind == "none" else factor
-
-
-def rope_factor(gguf: Gguf, architecture: str) -> float:
-    """How many times longer than it was made for a context may be; 1 where the file does not say."""
-    factor: float = gguf.get(f"{architecture}.rope.scaling.factor", "float", 0.0)
-    factor = factor or gguf.get(f"{architecture}.rope.scale_linear", "float", 0.0) or 1.0
-    if not (math.isfinite(factor) and factor > 0):
-        raise refuse("BAD_SETTING", f"the rope scaling factor is {factor}; it must be a positive number")
-    return factor

@@ -11,6 +11,7 @@ from kinetic.backends.cpu.compiled import kernel
 from kinetic.backends.cpu.core_ops import (
     add,
     columns,
+    cut,
     gated,
     gated_float,
     gather,
@@ -19,6 +20,7 @@ from kinetic.backends.cpu.core_ops import (
     norm_quantise,
     rope,
     scale,
+    softcap,
 )
 from kinetic.backends.cpu.emitted import atomic_add, atomic_read, atomic_write, extern, field, read_i64, write_i64
 
@@ -103,6 +105,10 @@ def execute(p, i, thread, threads, scratch):
         expert_down(p, i, thread, threads, scratch)
     elif op == tape.EXPERT_SUM:
         expert_sum(p, i, thread, threads)
+    elif op == tape.CUT:
+        cut(p, i, thread, threads)
+    elif op == tape.SOFTCAP:
+        softcap(p, i, thread, threads)
 
 
 @kernel

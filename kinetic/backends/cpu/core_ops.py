@@ -5,7 +5,7 @@ from __future__ import annotations
 from kinetic.backends.cpu import tape
 from kinetic.backends.cpu.compiled import TILE_ROWS, inline, kernel, rows_of, share
 from kinetic.backends.cpu.core_work import claim, end_of, first_of
-from kinetic.backends.cpu.emitted import extern, field, pointer_call, read_f32, read_i64
+from kinetic.backends.cpu.emitted import extern, field, pointer_call, read_f32, read_i64, write_f32
 from kinetic.backends.cpu.functions import RECORD
 
 norm_row = extern("norm_row", "aaaaf")
@@ -18,6 +18,7 @@ gated_row_gelu = extern("gated_row_gelu", "aaaa")
 rope_row = extern("rope_row", "aaaa")
 add_rows = extern("add_rows", "aaaa")
 scale_row = extern("scale_row", "aaaf")
+softcap_row = extern("softcap_row", "aaaf")
 copy_row = extern("copy_row", "aaa")
 spread_row = extern("spread_row", "aaaa")
 one_call, two_call, tile_call = pointer_call(4), pointer_call(5), pointer_call(5)
@@ -242,6 +243,28 @@ def scale(p, i, thread, threads):
     for t in range(low, high):
         at = t * field(i, 4)
         scale_row(field(i, 2) + at, field(i, 3) + at, field(i, 5), read_f32(field(i, 6)))
+
+
+@kernel
+def softcap(p, i, thread, threads):
+    """Fields of ``scale``; 6 is the address of the cap."""
+    low, high = share(rows_of(p, i), thread, threads)
+    for t in range(low, high):
+        at = t * field(i, 4)
+        softcap_row(field(i, 2) + at, field(i, 3) + at, field(i, 5), read_f32(field(i, 6)))
+
+
+@kernel
+def cut(p, i, thread, threads):
+    """2 x, 3 row bytes, 4 out, 5 out row bytes, 6 heads, 7 head width, 8 first, 9 count."""
+    low, high = share(rows_of(p, i), thread, threads)
+    count = field(i, 9)
+    for t in range(low, high):
+        for head in range(field(i, 6)):
+            x = field(i, 2) + t * field(i, 3) + 4 * (head * field(i, 7) + field(i, 8))
+            out = field(i, 4) + t * field(i, 5) + 4 * head * count
+            for e in range(0, 4 * count, 4):  # no whole lines: they would run over into the next row
+                write_f32(out + e, read_f32(x + e))
 
 
 @kernel

@@ -74,7 +74,7 @@ def next_best(values, n, last):
 @kernel
 def route(p, i, thread, threads, scratch):
     """2 logits, 3 row bytes, 4 experts, 5 used, 6 out, 7 out row bytes, 8 gating (0 softmax, 1 sigmoid) + 2 if
-    weights are normalised, 9 address of their factor."""
+    weights are normalised, 9 address of their factor, 10 factors of the experts or 0."""
     n, used = field(i, 4), field(i, 5)
     low, high = share(rows_of(p, i), thread, threads)
     for t in range(low, high):
@@ -95,7 +95,10 @@ def route(p, i, thread, threads, scratch):
             weight = read_f32(at)
             if field(i, 8) & 2 != 0:
                 weight = weight / total
-            write_f32(at, weight * read_f32(field(i, 9)))
+            weight = weight * read_f32(field(i, 9))
+            if field(i, 10) != 0:
+                weight = weight * read_f32(field(i, 10) + 4 * nt.int64(read_f32(at - 4 * used)))
+            write_f32(at, weight)
 
 
 @inline

@@ -43,6 +43,12 @@ class GraphOps:
     def embed(self, table: Weight) -> Node:
         return self._node("embed", table.shape[1], table=table)
 
+    def cut(self, x: Node, heads: int, first: int, count: int) -> Node:
+        return self._node("cut", heads * count, x, heads=heads, first=first)
+
+    def softcap(self, x: Node, cap: float) -> Node:
+        return self._node("softcap", x.width, x, cap=cap)
+
     def scale(self, x: Node, factor: float) -> Node:
         return self._node("scale", x.width, x, factor=factor)
 
@@ -58,8 +64,8 @@ class GraphOps:
     def gated(self, gate: Node, up: Node, activation: str) -> Node:
         return self._node("gated", gate.width, gate, up, activation=activation)
 
-    def route(self, logits: Node, routing: Routing) -> Node:
-        return self._node("route", 2 * routing.used, logits, routing=routing)
+    def route(self, logits: Node, routing: Routing, factors: Weight | None = None) -> Node:
+        return self._node("route", 2 * routing.used, logits, routing=routing, factors=factors)
 
     def experts(self, x: Node, routes: Node, experts: Experts) -> Node:
         return self._node("experts", experts.down.shape[1], x, routes, experts=experts)
@@ -67,8 +73,9 @@ class GraphOps:
     def rope(self, x: Node, rope: Rope, head_dim: int) -> Node:
         return self._node("rope", x.width, x, rope=rope, head_dim=head_dim)
 
-    def attend(self, q: Node, k: Node, v: Node, spec: Attention) -> Node:
-        return self._node("attend", q.width, q, k, v, spec=spec)
+    def attend(self, q: Node, k: Node | None, v: Node | None, spec: Attention) -> Node:
+        stored = () if k is None or v is None else (k, v)
+        return self._node("attend", q.width, q, *stored, spec=spec)
 
     def outputs(self, x: Node) -> Node:
         return self._node("outputs", x.width, x)

@@ -41,7 +41,8 @@ def route(planner: Planner, node: Node) -> None:
     rows = ("rows", node.rows)
     flags = GATINGS[routing.gating] + 2 * routing.normalised
     words = [logits.address, logits.stride, node.inputs[0].width, routing.used, out.address, out.stride, flags]
-    words.append(planner._constant(routing.scale))
+    factors = node["factors"]
+    words += [planner._constant(routing.scale), planner._store.vector(factors) if factors else 0]
     planner._emit(tape.ROUTE, node, words, [(logits, By(rows, LAST))], [(out, By(rows, LAST))])
     planner._finish(node, out)
 

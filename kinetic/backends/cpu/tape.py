@@ -36,8 +36,9 @@ INSTRUCTION = 8 * WORDS
 BARRIER, NORM_QUANTISE, NORM, MATMUL, GATED, GATED_FLOAT, ROPE, STORE, ATTEND, ADD, SCALE, GATHER = range(12)
 COLUMNS, ATTEND_MERGE = 12, 13
 ROUTE, ASSIGN, EXPERT_INPUT, EXPERT_HIDDEN, EXPERT_DOWN, EXPERT_SUM = range(14, 20)
+CUT, SOFTCAP = 20, 21
 
 NAMES = (
     "barrier norm+quantise norm matmul gated gated-float rope store attend add scale gather columns attend-merge "
-    "route assign expert-input expert-hidden expert-down expert-sum"
+    "route assign expert-input expert-hidden expert-down expert-sum cut softcap"
 ).split()

@@ -13,7 +13,7 @@ from kinetic.bits import F32
 GATINGS = {"softmax": softmax, "sigmoid": sigmoid}
 
 
-def route(logits: F32, routing: Routing) -> F32:
+def route(logits: F32, routing: Routing, factors: F32 | None = None) -> F32:
     """See ``base.Ops.route``. Experts by (value descending, number ascending); NaN counts as -inf there."""
     values = GATINGS[routing.gating](logits)
     keys = np.where(np.isnan(values), np.float32(-np.inf), values)
@@ -26,6 +26,8 @@ def route(logits: F32, routing: Routing) -> F32:
                 total += weights[:, rank]
             weights /= np.where(total < SMALLEST_SUM, SMALLEST_SUM, total)[:, None]
         weights *= np.float32(routing.scale)
+        if factors is not None:
+            weights *= factors[chosen]
     return np.concatenate([chosen.astype(np.float32), weights], axis=1)
 
 
@@ -53,5 +55,5 @@ def _feed_forward(x: F32, experts: Experts, number: np.int64) -> F32:
 
 def _matrix(weight: Weight, number: np.int64) -> Weight:
     """The matrix [N, K] of one expert."""
-    rows: NDArray[np.uint8] = weight.data.reshape(weight.shape[0], weight.shape[1], -1)[number]
+    rows: NDArray[np.uint8] = weight.data.reshape(*weight.shape[:2], weight.data.shape[-1])[number]
     return weight._replace(shape=weight.shape[1:], data=rows)

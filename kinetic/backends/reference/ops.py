@@ -9,7 +9,7 @@ from kinetic.backends import rope_tables
 from kinetic.backends.base import Attention, Experts, Rope, Routing, Weight
 from kinetic.backends.reference.attention import attend_row
 from kinetic.backends.reference.experts import mixture, route
-from kinetic.backends.reference.functions import ACTIVATIONS, fma32, strided_sum_of_squares
+from kinetic.backends.reference.functions import ACTIVATIONS, fma32, softcap, strided_sum_of_squares
 from kinetic.backends.reference.linear import linear
 from kinetic.bits import F32, f32_to_f16
 from kinetic.formats import by_type, check_scales
@@ -53,8 +53,15 @@ class ReferenceOps:
         check_scales(fmt, table.data, table.name)
         return fmt.decode(table.data[np.array(self.batch.tokens, np.int64)])
 
+    def cut(self, x: F32, heads: int, first: int, count: int) -> F32:
+        parts = x.reshape(len(x), heads, x.shape[1] // heads)[:, :, first : first + count]
+        return np.ascontiguousarray(parts).reshape(len(x), heads * count)
+
     def scale(self, x: F32, factor: float) -> F32:
         return x * np.float32(factor)
+
+    def softcap(self, x: F32, cap: float) -> F32:
+        return softcap(x, cap)
 
     def rms_norm(self, x: F32, weight: Weight, eps: float) -> F32:
         w = by_type(weight.ggml_type, weight.name).decode(weight.data).reshape(-1)
@@ -77,8 +84,10 @@ class ReferenceOps:
         with np.errstate(all="ignore"):
             return ACTIVATIONS[activation](gate) * up
 
-    def route(self, logits: F32, routing: Routing) -> F32:
-        return route(logits, routing)
+    def route(self, logits: F32, routing: Routing, factors: Weight | None = None) -> F32:
+        if factors is None:
+            return route(logits, routing)
+        return route(logits, routing, by_type(factors.ggml_type, factors.name).decode(factors.data).reshape(-1))
 
     def experts(self, x: F32, routes: F32, experts: Experts) -> F32:
         return mixture(x, routes, experts)
@@ -96,14 +105,14 @@ class ReferenceOps:
                 heads[t, :, odd] = fma32(e, sin, o * cos)
         return heads.reshape(x.shape)
 
-    def attend(self, q: F32, k: F32, v: F32, spec: Attention) -> F32:
-        shape = (len(k), spec.kv_heads, spec.head_dim)
-        k, v = k.reshape(shape), v.reshape(shape)
+    def attend(self, q: F32, k: F32 | None, v: F32 | None, spec: Attention) -> F32:
+        shape = (len(q), spec.kv_heads, spec.head_dim)
         out = np.zeros((len(q), spec.heads, spec.head_dim), np.float32)
         rows = zip(self.batch.sequences, self.batch.positions, strict=True)
         for t, (sequence, position) in enumerate(rows):
             cache = self.caches.setdefault((sequence, spec.layer), Cache(spec))
-            cache.store(position, k[t], v[t])
+            if k is not None and v is not None:
+                cache.store(position, k.reshape(shape)[t], v.reshape(shape)[t])
             head = q[t].reshape(spec.heads, spec.head_dim)
             out[t] = attend_row(head, cache.keys[: position + 1], cache.values[: position + 1], position, spec)
         return out.reshape(len(q), -1)
