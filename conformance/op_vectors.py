@@ -6,7 +6,7 @@ found = run(vector, device="cpu")         # name of an output: its array
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -129,21 +129,53 @@ def _rope(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
 
 def _attend(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
     p = vector["parameters"]
-    spec = Attention(0, p["heads"], p["kv_heads"], p["head_dim"], p["scale"], p["window"])
+    spec = _attention(p)
     rows = len(given["k"])
     q = np.zeros((rows, given["q"].shape[1]), np.float32)
     q[p["rows"]] = given["q"]
 
-    parts = [q, given["k"], given["v"]]
-    ends = np.cumsum([0, *(part.shape[1] for part in parts)])  # exact: integers
-
     def forward(ops: Ops) -> Array:
-        """All come from one table; a product with ones and zeros takes each out of it, to the bit."""
-        x, ones = ops.embed(_table("qkv", np.concatenate(parts, axis=1))), np.eye(ends[-1], dtype=np.float32)
-        taken = [ops.linear(x, _table(f"part at {begin}", ones[begin:end])) for begin, end in pairwise(ends)]
+        taken = _taken(ops, [q, given["k"], given["v"]])
         return ops.attend(taken[0], taken[1], taken[2], spec)
 
     return {"y": _one_pass(forward, rows, options, layers=[spec])[p["rows"]]}
+
+
+def _attention(p: Mapping[str, Any]) -> Attention:
+    return Attention(0, p["heads"], p["kv_heads"], p["head_dim"], p["scale"], p["window"], p.get("softcap", 0.0))
+
+
+def _taken(ops: Ops, parts: Sequence[NDArray[np.float32]]) -> list[Array]:
+    """All come from one table; a product with ones and zeros takes each out of it, to the bit."""
+    ends = np.cumsum([0, *(part.shape[1] for part in parts)])  # exact: integers
+    x, ones = ops.embed(_table("parts", np.concatenate(parts, axis=1))), np.eye(ends[-1], dtype=np.float32)
+    return [ops.linear(x, _table(f"part at {begin}", ones[begin:end])) for begin, end in pairwise(ends)]
+
+
+def _attend_shared(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
+    """Both layers' results side by side would need another operation: a pass for each, the first one read too."""
+    p, found = vector["parameters"], {}
+    first = _attention(p)
+    later = _attention(dict(p) | {"heads": p["later_heads"]})
+    for name in ("y", "later_y"):
+
+        def forward(ops: Ops, name: str = name) -> Array:
+            taken = _taken(ops, [given[part] for part in ("q", "later_q", "k", "v")])
+            y = ops.attend(taken[0], taken[2], taken[3], first)
+            return y if name == "y" else ops.attend(taken[1], None, None, later)
+
+        found[name] = _one_pass(forward, len(given["q"]), options, layers=[first])
+    return found
+
+
+def _softcap(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
+    x, cap = given["x"].reshape(1, -1), vector["parameters"]["cap"]
+    return {"y": _one_pass(lambda ops: ops.softcap(ops.embed(_table("x", x)), cap), 1, options).reshape(-1)}
+
+
+def _cut(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
+    x, p = given["x"], vector["parameters"]
+    return {"y": _one_pass(lambda ops: ops.cut(ops.embed(_table("x", x)), **p), len(x), options)}
 
 
 def _linear(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
@@ -154,7 +186,9 @@ def _linear(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays
 
 def _route(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
     logits, routing = given["logits"], Routing(**vector["parameters"])
-    return {"routes": _one_pass(lambda ops: ops.route(ops.embed(_table("x", logits)), routing), len(logits), options)}
+    factors = _table("factors", given["factors"]) if "factors" in given else None
+    forward: Forward = lambda ops: ops.route(ops.embed(_table("x", logits)), routing, factors=factors)  # noqa: E731
+    return {"routes": _one_pass(forward, len(logits), options)}
 
 
 def _experts(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
@@ -199,6 +233,8 @@ def _random_bits(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> A
 
 RUNNERS: dict[str, Run] = {
     "attend": _attend,
+    "attend_shared": _attend_shared,
+    "cut": _cut,
     "draw": _draw,
     "exp32": _exp,
     "experts": _experts,
@@ -210,4 +246,5 @@ RUNNERS: dict[str, Run] = {
     "rope": _rope,
     "route": _route,
     "silu": _activation,
+    "softcap": _softcap,
 }

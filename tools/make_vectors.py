@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,17 +58,22 @@ def vectors() -> Iterator[tuple[str, Vector]]:
     yield "exp", _function(functions.exp32)
     yield "silu", _function(functions.silu)
     yield "gelu", _function(functions.gelu)
+    yield "softcap", _softcap()
     yield "quantise", _quantise()
     yield "rms_norm", _rms_norm()
     yield "rope", _rope(interleaved=False)
     yield "rope_interleaved", _rope(interleaved=True)
     yield "attend", _attend(window=0)
     yield "attend_window", _attend(window=5)
+    yield "attend_softcap", _attend(window=0, softcap=2.5)
+    yield "attend_shared", _attend_shared()
     for type_id in sorted(RUNNABLE):
         name = by_type(type_id, "").NAME
         yield f"linear_{name.lower()}", _linear(type_id, name)
     yield "route", _route("softmax", normalised=True, scale=1.0)
     yield "route_sigmoid", _route("sigmoid", normalised=False, scale=2.5)
+    yield "route_factors", _route("softmax", normalised=True, scale=1.0, factors=True)
+    yield "cut", _cut()
     yield "experts", _experts()
     yield "random_bits", _random_bits()
     yield "draw", _draw()
@@ -142,6 +148,20 @@ def _function(function: Callable[[F32], F32]) -> Vector:
     return _vector(function.__name__, {}, {"x": x}, {"y": function(x)})
 
 
+def _softcap() -> Vector:
+    """Around the place where the tanh changes its rule, where it becomes 1, and at the edges."""
+    cap = 15.0
+    turns = [turn * cap for turn in (0.625, -0.625, 8.5, 9.0, -9.1, 44.36, 44.37, 1e-20)]
+    x = np.concatenate([np.array([*EDGES, *turns, 3.4e38, -3.4e38], np.float32), _floats(14, 51)])
+    return _vector("softcap", {"cap": cap}, {"x": x}, {"y": functions.softcap(x, cap)})
+
+
+def _cut() -> Vector:
+    x = _floats(15, 2, 3 * 9)
+    y = _ops([0, 1]).cut(x, 3, 2, 5)
+    return _vector("cut", {"heads": 3, "first": 2, "count": 5}, {"x": x}, {"y": y})
+
+
 def _quantise() -> Vector:
     x = _floats(2, 5, 64)
     x[1, :32] = np.arange(32, dtype=np.float32) - np.float32(15.5)  # amax 15.5
@@ -167,13 +187,26 @@ def _rope(*, interleaved: bool) -> Vector:
     return _vector("rope", parameters | {"interleaved": interleaved}, {"x": x}, {"y": y})
 
 
-def _attend(*, window: int) -> Vector:
-    rows, spec = CHUNK + 4, Attention(layer=0, heads=2, kv_heads=1, head_dim=4, scale=0.5, window=window)
+def _attend(*, window: int, softcap: float = 0.0) -> Vector:
+    rows = CHUNK + 4
+    spec = Attention(layer=0, heads=2, kv_heads=1, head_dim=4, scale=0.5, window=window, softcap=softcap)
     q, k, v = (_floats(6 + i, rows, heads * spec.head_dim) for i, heads in enumerate((2, 1, 1)))
     shown = [0, 1, 17, CHUNK - 1, CHUNK, CHUNK + 3]
     y = _ops(list(range(rows))).attend(q, k, v, spec)
     parameters = {"heads": 2, "kv_heads": 1, "head_dim": 4, "scale": 0.5, "window": window, "rows": shown}
+    parameters |= {"softcap": softcap} if softcap else {}
     return _vector("attend", parameters, {"q": q[shown], "k": k, "v": v}, {"y": y[shown]})
+
+
+def _attend_shared() -> Vector:
+    """Of two layers the second has more query heads, and reads what the first has stored."""
+    rows, first = 7, Attention(layer=0, heads=2, kv_heads=1, head_dim=4, scale=0.5)
+    q, more, k, v = (_floats(16 + i, rows, heads * first.head_dim) for i, heads in enumerate((2, 3, 1, 1)))
+    ops = _ops(list(range(rows)))
+    y = ops.attend(q, k, v, first)
+    z = ops.attend(more, None, None, replace(first, heads=3))
+    parameters = {"heads": 2, "kv_heads": 1, "head_dim": 4, "scale": 0.5, "window": 0, "later_heads": 3}
+    return _vector("attend_shared", parameters, {"q": q, "later_q": more, "k": k, "v": v}, {"y": y, "later_y": z})
 
 
 def _linear(type_id: int, name: str) -> Vector:
@@ -192,15 +225,17 @@ def _linear(type_id: int, name: str) -> Vector:
     return _vector("linear", {"format": name, "ggml_type": type_id}, {"x": x, "weight": raw}, {"y": y})
 
 
-def _route(gating: str, *, normalised: bool, scale: float) -> Vector:
+def _route(gating: str, *, normalised: bool, scale: float, factors: bool = False) -> Vector:
     logits = _floats(11, 6, 20)
     logits[1, 3:9] = logits[1, 2]  # equal ones: the lower number comes first
     logits[2] = np.float32(-0.0)
     logits[3] *= np.float32(30)
     logits[4], logits[4, 7] = np.float32(-40), np.float32(-39)
     parameters = {"used": 4, "gating": gating, "normalised": normalised, "scale": scale}
-    routes = _ops(list(range(6))).route(logits, Routing(4, gating, normalised, scale))
-    return _vector("route", parameters, {"logits": logits}, {"routes": routes})
+    inputs = {"logits": logits} | ({"factors": _floats(20, 20)} if factors else {})
+    weight = _weight(inputs["factors"]) if factors else None
+    routes = _ops(list(range(6))).route(logits, Routing(4, gating, normalised, scale), factors=weight)
+    return _vector("route", parameters, inputs, {"routes": routes})
 
 
 def _experts() -> Vector:

@@ -27,6 +27,7 @@ from kinetic.loader import LoadedFile, open_model_file
 from kinetic.types import Batch, Request, Sampling
 from tests.support.backends import loaded
 from tests.support.blocks import integers
+from tests.support.tiny_gemma4 import write_tiny_gemma4
 from tests.support.tiny_families import KINDS, write_tiny_family
 from tests.support.tiny_models import (
     MIXTURES,
@@ -61,6 +62,7 @@ WRITERS: dict[str, Callable[[Path], Path]] = {
     "llama": write_llama,
     "floats": write_floats,
     "gemma3": write_gemma,
+    "gemma4": write_tiny_gemma4,
     "qwen3": write_tiny_qwen3,
 } | {name: partial(write_tiny_family, architecture=name) for name in KINDS}
 WRITERS |= {name: partial(write_tiny_mixture, name=name) for name in MIXTURES}
