@@ -91,7 +91,7 @@ def _tensors(s: tiny.Shape) -> tiny.Tensors:
 def _layer(p: str, number: int) -> tiny.Tensors:
     head = NARROW if LOCAL[number] else WHOLE
     q, kv = HEADS[number] * head, KV_HEADS[number] * head
-    norms = {name: WIDTH for name in ("attn_norm", "ffn_norm", "post_attention_norm", "post_ffw_norm", "post_norm")}
+    norms = dict.fromkeys(("attn_norm", "ffn_norm", "post_attention_norm", "post_ffw_norm", "post_norm"), WIDTH)
     norms |= {"attn_q_norm": head, "attn_k_norm": head, "layer_output_scale": 1}
     matrices: dict[str, tuple[int, ...]] = {"attn_q": (q, WIDTH), "attn_k": (kv, WIDTH), "attn_output": (WIDTH, q)}
     matrices |= {} if number in WITHOUT_VALUES else {"attn_v": (kv, WIDTH)}
@@ -99,7 +99,7 @@ def _layer(p: str, number: int) -> tiny.Tensors:
     matrices |= {"inp_gate": (EXTRA, WIDTH), "proj": (WIDTH, EXTRA)}
     scales = {}
     if number in WITH_EXPERTS:
-        norms |= {name: WIDTH for name in ("pre_ffw_norm_2", "post_ffw_norm_1", "post_ffw_norm_2")}
+        norms |= dict.fromkeys(("pre_ffw_norm_2", "post_ffw_norm_1", "post_ffw_norm_2"), WIDTH)
         matrices |= {"ffn_gate_inp": (EXPERTS, WIDTH), "ffn_gate_up_exps": (EXPERTS, 2 * EXPERT_FFN, WIDTH)}
         matrices["ffn_down_exps"] = (EXPERTS, WIDTH, EXPERT_FFN)
         scales = {"ffn_gate_inp": WIDTH, "ffn_down_exps": EXPERTS}

@@ -27,8 +27,8 @@ from kinetic.loader import LoadedFile, open_model_file
 from kinetic.types import Batch, Request, Sampling
 from tests.support.backends import loaded
 from tests.support.blocks import integers
-from tests.support.tiny_gemma4 import write_tiny_gemma4
 from tests.support.tiny_families import KINDS, write_tiny_family
+from tests.support.tiny_gemma4 import write_tiny_gemma4
 from tests.support.tiny_models import (
     MIXTURES,
     write_tiny_gemma3,
