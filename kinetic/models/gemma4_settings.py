@@ -9,8 +9,9 @@ from kinetic.backends.base import Attention, Rope, Routing, Weights
 from kinetic.formats import by_type
 from kinetic.models.experts import expert_width, read_mixture
 from kinetic.models.family import expect_shapes, refuse, rope_divisors, rotary
+from kinetic.models.layer_sizes import Sizes, read_sizes
 from kinetic.models.rope_settings import linear_rope_factor
-from kinetic.models.settings import Dense, optional_setting, per_layer, read_dense
+from kinetic.models.settings import Dense, optional_setting, read_dense
 
 if TYPE_CHECKING:
     from kinetic.gguf import Gguf
@@ -54,18 +55,18 @@ def read(gguf: Gguf, weights: Weights) -> Settings:
     count = gguf.get(f"{NAME}.expert_count", "int", 0)
     mixture = read_mixture(gguf, NAME, expert_width(gguf, NAME, d)) if count else None
     extra = optional_setting(gguf, f"{NAME}.embedding_length_per_layer_input", 0)
-    ffn = per_layer(gguf, f"{NAME}.feed_forward_length", d.layers, 0)
-    specs, ropes = _attention(gguf, d), _ropes(gguf, weights, d)
+    sizes = read_sizes(gguf, NAME, d)
+    specs, ropes = _attention(gguf, d, sizes), _ropes(gguf, weights, d)
     layers = []
     for i, spec in enumerate(specs):
         routing = mixture.routing if mixture and f"blk.{i}.ffn_gate_inp.weight" in weights else None
         scale = _number(weights, f"blk.{i}.layer_output_scale.weight")
-        layers.append(Layer(spec, spec.layer == i, ropes[spec.window > 0], ffn[i], routing, scale))
+        layers.append(Layer(spec, spec.layer == i, ropes[spec.window > 0], sizes[i].ffn, routing, scale))
     experts = (mixture.count, mixture.ffn) if mixture else (0, 0)
     return Settings(d.width, d.vocab_size, d.context_length, d.eps, softcap, extra, *experts, tuple(layers))
 
 
-def _attention(gguf: Gguf, d: Dense) -> list[Attention]:
+def _attention(gguf: Gguf, d: Dense, sizes: tuple[Sizes, ...]) -> list[Attention]:
     """Layers with a window have heads of their own width. The last ones of all may read what an earlier one stored:
     the last of the same kind that stores anything."""
     local = _local(gguf, d)
@@ -73,17 +74,12 @@ def _attention(gguf: Gguf, d: Dense) -> list[Attention]:
     if any(local) and not window:
         raise refuse("BAD_SETTING", f"'{NAME}.attention.sliding_window' is missing, and some layers have a window")
     widths = {False: d.head_dim, True: _swa_width(gguf, d)}
-    heads, kv_heads = (
-        per_layer(gguf, f"{NAME}.attention.{name}", d.layers, d.heads) for name in ("head_count", "head_count_kv")
-    )
     first_shared = d.layers - gguf.get(f"{NAME}.attention.shared_kv_layers", "int", 0)
     if not 1 <= first_shared <= d.layers:
         raise refuse("BAD_SETTING", f"'{NAME}.attention.shared_kv_layers' must leave one of the {d.layers} layers")
     specs: list[Attention] = []
     for i in range(d.layers):
-        if not 1 <= kv_heads[i] <= heads[i] or heads[i] % kv_heads[i]:
-            raise refuse("BAD_HEAD_COUNT", f"{heads[i]} query heads cannot share {kv_heads[i]} key/value heads")
-        spec = Attention(i, heads[i], kv_heads[i], widths[local[i]], 1.0, window if local[i] else 0)
+        spec = Attention(i, sizes[i].heads, sizes[i].kv_heads, widths[local[i]], 1.0, window if local[i] else 0)
         specs.append(spec if i < first_shared else _reading(spec, specs[:first_shared]))
     return specs
 
