@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetic.api import probe
-from kinetic.backends.base import BLOCK, Array, Attention, Experts, Forward, Ops, Rope, Routing, Weight
+from kinetic.backends.base import BLOCK, Array, Attention, Experts, Forward, Ops, Rope, Routing, State, Weight
 from kinetic.types import Batch, Sampling
 
 FOLDER = Path(__file__).resolve().parent / "vectors" / "ops"
@@ -74,7 +74,8 @@ def _one_pass(forward: Forward, rows: int, options: Mapping[str, Any], **more: A
     # Each in a sequence of its own where positions have gaps: nothing came before them.
     sequences = tuple(range(rows)) if "positions" in more else (0,) * rows
     batch = Batch(tuple(range(rows)), positions, sequences, tuple(range(rows)))
-    return probe.run_operations(forward, more.get("layers", ()), [batch], **options)[0]
+    layers, states = more.get("layers", ()), more.get("states", ())
+    return probe.run_operations(forward, layers, [batch], states=states, **options)[0]
 
 
 def _table(name: str, values: NDArray[np.float32]) -> Weight:
@@ -93,7 +94,7 @@ def _activation(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Ar
 
 
 def activate(x: NDArray[np.float32], name: str, **options: Any) -> NDArray[np.float32]:
-    """``name`` ("silu", "gelu") of x float32 [T, K], finite, as the gate of a 1."""
+    """``name`` ("silu", "gelu", ...) of x float32 [T, K], finite, as the gate of a 1."""
 
     def forward(ops: Ops) -> Array:
         gate, width = ops.embed(_table("gate", x)), x.shape[1]
@@ -101,6 +102,17 @@ def activate(x: NDArray[np.float32], name: str, **options: Any) -> NDArray[np.fl
         return ops.gated(gate, ops.linear(gate, zeros, ones), name)
 
     return _one_pass(forward, len(x), options)
+
+
+def _swiglu_oai(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
+    """Each side is taken out of one table, as in ``_attend``."""
+    parts = [given["gate"].reshape(1, -1), given["up"].reshape(1, -1)]
+
+    def forward(ops: Ops) -> Array:
+        gate, up = _taken(ops, parts)
+        return ops.gated(gate, up, "swiglu_oai")
+
+    return {"y": _one_pass(forward, 1, options).reshape(-1)}
 
 
 def _quantise(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
@@ -122,7 +134,7 @@ def _rms_norm(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arra
 
 def _rope(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
     p, x = vector["parameters"], given["x"]
-    rope = Rope(probe.frequencies(p["base"], p["rotated"]), p["interleaved"])
+    rope = Rope(probe.frequencies(p["base"], p["rotated"]), p["interleaved"], first=p.get("first", 0))
     forward: Forward = lambda ops: ops.rope(ops.embed(_table("x", x)), rope, p["head_dim"])  # noqa: E731
     return {"y": _one_pass(forward, len(x), options, positions=p["positions"])}
 
@@ -134,15 +146,18 @@ def _attend(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays
     q = np.zeros((rows, given["q"].shape[1]), np.float32)
     q[p["rows"]] = given["q"]
 
+    sinks = _table("sinks", given["sinks"]) if "sinks" in given else None
+
     def forward(ops: Ops) -> Array:
-        taken = _taken(ops, [q, given["k"], given["v"]])
-        return ops.attend(taken[0], taken[1], taken[2], spec)
+        queries, keys, values = _taken(ops, [q, given["k"], given["v"]])
+        return ops.attend(queries, keys, values, spec, sinks)
 
     return {"y": _one_pass(forward, rows, options, layers=[spec])[p["rows"]]}
 
 
 def _attention(p: Mapping[str, Any]) -> Attention:
-    return Attention(0, p["heads"], p["kv_heads"], p["head_dim"], p["scale"], p["window"], p.get("softcap", 0.0))
+    more = {name: p[name] for name in ("value_dim", "softcap") if name in p}
+    return Attention(0, p["heads"], p["kv_heads"], p["head_dim"], p["scale"], p["window"], **more)
 
 
 def _taken(ops: Ops, parts: Sequence[NDArray[np.float32]]) -> list[Array]:
@@ -186,9 +201,17 @@ def _linear(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays
 
 def _route(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
     logits, routing = given["logits"], Routing(**vector["parameters"])
-    factors = _table("factors", given["factors"]) if "factors" in given else None
-    forward: Forward = lambda ops: ops.route(ops.embed(_table("x", logits)), routing, factors=factors)  # noqa: E731
+    bias, factors = (_table(name, given[name]) if name in given else None for name in ("bias", "factors"))
+    forward: Forward = lambda ops: ops.route(ops.embed(_table("x", logits)), routing, bias, factors)  # noqa: E731
     return {"routes": _one_pass(forward, len(logits), options)}
+
+
+def _linear_heads(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
+    x, heads = given["x"], vector["parameters"]["heads"]
+    weight = _table("weight", given["weight"])._replace(
+        shape=(heads, len(given["weight"]) // heads, x.shape[1] // heads)
+    )
+    return {"y": _one_pass(lambda ops: ops.linear_heads(ops.embed(_table("x", x)), weight), len(x), options)}
 
 
 def _experts(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
@@ -198,7 +221,8 @@ def _experts(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Array
     shapes = {name: (count, len(given[name]) // count, size) for name, size in (("gate", width), ("up", width))}
     shapes["down"] = (count, len(given["down"]) // count, shapes["gate"][1])
     weights = [Weight(name, p["ggml_type"], shape, given[name]) for name, shape in shapes.items()]
-    experts = Experts(weights[0], weights[1], weights[2], p["activation"])
+    biases = [_table(name, given[name]) if name in given else None for name in ("gate_bias", "up_bias", "down_bias")]
+    experts = Experts(weights[0], weights[1], weights[2], p["activation"], *biases)
     both, ones = np.concatenate([x, logits], axis=1), np.eye(width + count, dtype=np.float32)
 
     def routes(ops: Ops, table: Array) -> Array:
@@ -210,6 +234,17 @@ def _experts(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Array
 
     found = {"routes": _one_pass(lambda ops: routes(ops, ops.embed(_table("x", both))), len(x), options)}
     return found | {"y": _one_pass(mixed, len(x), options)}
+
+
+def _short_conv(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
+    p, x, weight = vector["parameters"], given["x"], _table("weight", given["weight"])
+    bias = _table("bias", given["bias"]) if "bias" in given else None
+    state = State(0, "short_conv", (p["taps"] - 1, x.shape[1]))
+
+    def forward(ops: Ops) -> Array:
+        return ops.short_conv(ops.embed(_table("x", x)), weight, bias, state, p["activation"])
+
+    return {"y": _one_pass(forward, len(x), options, states=[state])}
 
 
 def _draw(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
@@ -240,11 +275,16 @@ RUNNERS: dict[str, Run] = {
     "experts": _experts,
     "gelu": _activation,
     "linear": _linear,
+    "linear_heads": _linear_heads,
     "quantise": _quantise,
     "random_bits": _random_bits,
+    "relu_sqr": _activation,
     "rms_norm": _rms_norm,
     "rope": _rope,
     "route": _route,
+    "short_conv": _short_conv,
+    "sigmoid": _activation,
     "silu": _activation,
     "softcap": _softcap,
+    "swiglu_oai": _swiglu_oai,
 }

@@ -10,6 +10,7 @@ activation: a NumPy array in the reference, a graph node on the CPU.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -56,19 +57,22 @@ class Weight(NamedTuple):
 class Rope:
     """Rotary position embedding: ``frequencies`` float64 [rotated width / 2], radians a position.
 
-    ``interleaved``: pairs are (0, 1), (2, 3)...; otherwise (i, i + half).
+    ``interleaved``: pairs are (0, 1), (2, 3)...; otherwise (i, i + half). ``first`` elements of each head come before
+    the rotated ones.
     """
 
     frequencies: tuple[float, ...]
     interleaved: bool
     magnitude: float = 1.0
+    first: int = 0
 
 
 @dataclass(frozen=True)
 class Attention:
     """Shape and rule of one attention layer. ``window`` 0 sees every earlier key, else the last ``window`` keys.
 
-    ``layer`` is the one whose keys and values these are. With ``softcap`` scores are capped as by ``Ops.softcap``.
+    ``layer`` is the one whose keys and values these are. ``value_dim`` is the width of a value head where it is not
+    that of a query and a key head; 0: it is. With ``softcap`` scores are capped as by ``Ops.softcap``.
     """
 
     layer: int
@@ -77,27 +81,60 @@ class Attention:
     head_dim: int
     scale: float
     window: int = 0
+    value_dim: int = 0
     softcap: float = 0.0
+
+    @property
+    def value_width(self) -> int:
+        """Elements of a value head."""
+        return self.value_dim or self.head_dim
+
+
+@dataclass(frozen=True)
+class State:
+    """What a recurrence of one layer carries from a token to the next: float32 of ``shape`` for each sequence.
+
+    Recurrences of one layer have different names. Before a sequence's first token all elements are +0.
+    """
+
+    layer: int
+    name: str
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return math.prod(self.shape)  # exact: integers
 
 
 @dataclass(frozen=True)
 class Routing:
-    """How a row finds its ``used`` experts. ``gating`` is 'softmax' or 'sigmoid'; their weights are divided by their
-    sum if ``normalised``, then multiplied by ``scale``."""
+    """How a row finds its ``used`` experts. ``gating`` is 'softmax', 'sigmoid' or 'softmax_chosen', which is taken
+    over the chosen ones only; their weights are divided by their sum if ``normalised``, then multiplied by ``scale``.
+
+    With ``groups`` above 1 experts lie in so many groups of the same size, and only those of the ``used_groups`` best
+    are chosen from.
+    """
 
     used: int
     gating: str = "softmax"
     normalised: bool = True
     scale: float = 1.0
+    groups: int = 1
+    used_groups: int = 1
 
 
 class Experts(NamedTuple):
-    """Gated feed-forward blocks of X experts: ``gate`` and ``up`` [X, F, K], ``down`` [X, N, F]."""
+    """Gated feed-forward blocks of X experts: ``gate`` and ``up`` [X, F, K], ``down`` [X, N, F], and biases of their
+    rows, [X, F], [X, F] and [X, N], where there are any."""
 
     gate: Weight
     up: Weight
     down: Weight
     activation: str
+    gate_bias: Weight | None = None
+    up_bias: Weight | None = None
+    down_bias: Weight | None = None
 
 
 class Ops(Protocol):
@@ -105,9 +142,6 @@ class Ops(Protocol):
 
     def embed(self, table: Weight) -> Array:
         """Row ``tokens[t]`` of ``table`` [V, E], decoded to float32: [T, E]."""
-
-    def cut(self, x: Array, heads: int, first: int, count: int) -> Array:
-        """Elements ``first`` to ``first + count`` of each head of ``x`` [T, heads * width]: [T, heads * count]."""
 
     def scale(self, x: Array, factor: float) -> Array:
         """``x * float32(factor)``."""
@@ -121,15 +155,38 @@ class Ops(Protocol):
     def linear(self, x: Array, weight: Weight, bias: Weight | None = None) -> Array:
         """``x`` [T, K] times ``weight`` [N, K] transposed, plus ``bias`` [N]: [T, N]."""
 
+    def linear_heads(self, x: Array, weight: Weight) -> Array:
+        """Each head of ``x`` [T, H * K] times its own matrix of ``weight`` [H, N, K] transposed: [T, H * N]."""
+
+    def cut(self, x: Array, heads: int, first: int, count: int) -> Array:
+        """Elements ``first`` to ``first + count`` of each head of ``x`` [T, heads * width]: [T, heads * count]."""
+
+    def join(self, x: Array, y: Array, heads: int, shared: bool = False) -> Array:
+        """Each head of ``x`` [T, heads * A] and, behind it, that of ``y`` [T, heads * B]: [T, heads * (A + B)].
+
+        ``shared``: ``y`` is [T, B], the same for every head.
+        """
+
     def add(self, x: Array, y: Array) -> Array:
         """``x + y``."""
 
-    def gated(self, gate: Array, up: Array, activation: str) -> Array:
-        """``act(gate) * up`` with ``activation`` one of 'silu', 'gelu'."""
+    def mul(self, x: Array, y: Array) -> Array:
+        """``x * y``."""
 
-    def route(self, logits: Array, routing: Routing, factors: Weight | None = None) -> Array:
-        """Of ``logits`` [T, X] the experts chosen, best first, as exact numbers, then their weights, each times that of
-        ``factors`` [X] which is the expert's: [T, 2 * used]."""
+    def activate(self, x: Array, activation: str) -> Array:
+        """``act(x)`` with ``activation`` one of ``ACTIVATIONS``."""
+
+    def gated(self, gate: Array, up: Array, activation: str) -> Array:
+        """``act(gate) * up`` with ``activation`` one of ``ACTIVATIONS``, or 'swiglu_oai', a rule for both sides."""
+
+    def route(
+        self, logits: Array, routing: Routing, bias: Weight | None = None, factors: Weight | None = None
+    ) -> Array:
+        """Of ``logits`` [T, X] the experts chosen, best first, as exact numbers, then their weights: [T, 2 * used].
+
+        ``bias`` [X] is added to what experts are chosen by, not to what they weigh. Weights are multiplied by those of
+        ``factors`` [X] which are the experts'.
+        """
 
     def experts(self, x: Array, routes: Array, experts: Experts) -> Array:
         """What the experts of ``routes`` make of ``x`` [T, K], times their weights, added in that order: [T, N]."""
@@ -137,10 +194,19 @@ class Ops(Protocol):
     def rope(self, x: Array, rope: Rope, head_dim: int) -> Array:
         """Rotate each head of ``x`` [T, heads * head_dim] by its row's position."""
 
-    def attend(self, q: Array, k: Array | None, v: Array | None, spec: Attention) -> Array:
-        """Store k, v [T, G * D] at the rows' positions, then attend with q [T, H * D]: [T, H * D].
+    def attend(self, q: Array, k: Array | None, v: Array | None, spec: Attention, sinks: Weight | None = None) -> Array:
+        """Store k [T, G * D] and v [T, G * value width] at the rows' positions, then attend with q [T, H * D]:
+        [T, H * value width].
 
-        With neither, q reads what ``spec.layer`` has stored earlier in this pass and before.
+        Without k and v, q reads what ``spec.layer`` has stored earlier in this pass and before. ``sinks`` [H] holds for
+        each head the score of one key more, which every row sees and which has no value.
+        """
+
+    def short_conv(self, x: Array, weight: Weight, bias: Weight | None, state: State, activation: str) -> Array:
+        """Causal convolution of each channel over the tokens of its sequence, x [T, C] -> [T, C].
+
+        ``weight`` [C, K] holds the taps of a channel, oldest first; ``bias`` [C] is added, then ``activation`` is
+        taken ('' for none). ``state`` [K - 1, C] is what the last K - 1 rows of x were, oldest first.
         """
 
     def outputs(self, x: Array) -> Array:
@@ -150,20 +216,66 @@ class Ops(Protocol):
         """``x`` as it is; ``Program.taps`` has a copy under ``name``. Only for whoever watches (``layers.watched``)."""
 
 
+ACTIVATIONS = ("silu", "gelu", "sigmoid", "relu_sqr")
+"""SiLU, GELU in its tanh form, the logistic function, and the square of ReLU."""
+
 Forward = Callable[[Ops], Array]
 """A family bound to its weights and settings: computes logits [len(outputs), V] with an ``Ops``."""
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    """All that a sequence of ``length`` positions is: plain arrays, whatever device they came from.
+
+    ``keys`` and ``values`` are float16 [length, G, their width] by layer, ``states`` float32 of the state's shape.
+    """
+
+    length: int
+    keys: Mapping[int, NDArray[np.float16]]
+    values: Mapping[int, NDArray[np.float16]]
+    states: Mapping[State, NDArray[np.float32]]
+
+
 class Program(Protocol):
-    """A model loaded on a device, with the state of its sequences."""
+    """A model loaded on a device, with the keys, values and recurrent states of its sequences.
+
+    Keys and values are kept by position, so going back in a sequence forgets the later ones and loses nothing. A
+    recurrent state is only what it is now. ``mark`` keeps a copy of it; going back finds the newest copy that is not
+    too new, and the tokens from there on have to be computed again, which gives the same bits. With neither states
+    nor marks all of this works alike (``engine.token_sequence`` does it for every model).
+    """
 
     vocab_size: int
 
     def run(self, batch: Batch) -> NDArray[np.float32]:
-        """One forward pass: logits float32 [len(batch.outputs), V]. Reads and extends the sequences' state."""
+        """One forward pass: logits float32 [len(batch.outputs), V]. Reads and extends the sequences' state.
 
-    def truncate(self, sequence: int, length: int) -> None:
-        """Forget the positions of ``sequence`` from ``length`` on."""
+        Position 0 starts a sequence anew. With recurrent states any other row must stand right behind the last
+        position of its sequence; raises KineticError otherwise, before anything is computed.
+        """
+
+    def length(self, sequence: int) -> int:
+        """Positions that ``sequence`` has; 0 if it was never seen, or if a pass over it was broken off."""
+
+    def truncate(self, sequence: int, length: int) -> int:
+        """Forget the positions of ``sequence`` from ``length`` on. Returns how many are left, which may be fewer:
+        with recurrent states the newest mark at or below ``length``, or 0. Marks behind it are forgotten too."""
+
+    def mark(self, sequence: int) -> None:
+        """Keep the recurrent states as they are now, so that ``truncate`` can come back to this position.
+
+        A sequence has at most ``states.MOST_MARKS`` marks: beyond that one of the older is dropped, so that they
+        lie the further apart the older they are. Without recurrent states it does nothing.
+        """
+
+    def snapshot(self, sequence: int) -> Snapshot:
+        """A copy of all that ``sequence`` is."""
+
+    def restore(self, sequence: int, snapshot: Snapshot) -> None:
+        """Make ``sequence`` what the snapshot says, whatever it was. It has no marks then but this position.
+
+        Raises KineticError if the snapshot is not of this model's shapes.
+        """
 
     def taps(self) -> dict[str, NDArray[np.float32]]:
         """Of the last ``run``: what each ``Ops.tap`` saw, float32 [rows, width] by name, all rows of the batch."""
@@ -192,8 +304,10 @@ class Backend(Protocol):
         layers: Sequence[Attention],
         progress: Callable[[str], None] | None,
         packs: PackCache | None = None,
+        states: Sequence[State] = (),
     ) -> Program:
-        """Prepare ``forward`` to run; ``layers`` describes the key/value cache. ``progress`` gets one-line news.
+        """Prepare ``forward`` to run; ``layers`` describes the key/value cache, ``states`` those that it carries
+        beside. ``progress`` gets one-line news.
 
         ``packs`` is where its weights may be kept for the next time; it never changes a bit.
         """

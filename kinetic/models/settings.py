@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kinetic.backends.base import Attention
 from kinetic.bits import round_f32
@@ -43,22 +43,24 @@ class Dense:
         return tuple(Attention(i, *shape, windows[i] if windows else 0) for i in range(self.layers))
 
 
-def read_dense(gguf: Gguf, architecture: str, *, varied: bool = False) -> Dense:
+def read_dense(
+    gguf: Gguf, architecture: str, *, gaps: bool = False, values_apart: bool = False, varied: bool = False
+) -> Dense:
     """The settings under ``architecture.*``; raises UnsupportedModel with the offending key.
 
-    ``varied``: heads, key/value heads and feed-forward lengths may differ between layers, and the last two be 0 where a
-    layer has none; what stands here is then the largest, and ``per_layer`` reads all of them.
+    ``gaps``: layers may be without attention, and say so by 0 key/value heads (``attending``). ``values_apart``: value
+    heads may be of another width than key heads, which the family looks after. ``varied``: heads, key/value heads and
+    feed-forward lengths may differ between layers (``layer_sizes``); what stands here is then the largest.
     """
     layers = _positive(gguf, f"{architecture}.block_count", MAX_LAYERS)
     width = _positive(gguf, f"{architecture}.embedding_length", MAX_WIDTH)
-    number = largest if varied else uniform
     key = f"{architecture}.attention.head_count"
     is_listed = not isinstance(gguf.metadata.get(key, 0), (int, float, str))
-    heads = number(gguf, key, layers, 0) if is_listed else _positive(gguf, key, 1 << 16)
-    kv_heads = number(gguf, f"{architecture}.attention.head_count_kv", layers, heads)
+    heads = uniform(gguf, key, layers, 0, varied=varied) if is_listed else _positive(gguf, key, 1 << 16)
+    kv_heads = uniform(gguf, f"{key}_kv", layers, heads, gaps=gaps, varied=varied)
     head_dim = optional_setting(gguf, f"{architecture}.attention.key_length", 0) or _share(width, heads, architecture)
     value_dim = optional_setting(gguf, f"{architecture}.attention.value_length", head_dim)
-    if value_dim != head_dim:
+    if value_dim != head_dim and not values_apart:
         raise refuse("UNSUPPORTED_HEADS", f"value heads of width {value_dim} beside key heads of {head_dim}")
     if not is_listed and (kv_heads > heads or heads % kv_heads):
         raise refuse("BAD_HEAD_COUNT", f"{heads} query heads cannot share {kv_heads} key/value heads")
@@ -75,7 +77,7 @@ def read_dense(gguf: Gguf, architecture: str, *, varied: bool = False) -> Dense:
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        ffn=number(gguf, f"{architecture}.feed_forward_length", layers, 0),
+        ffn=uniform(gguf, f"{architecture}.feed_forward_length", layers, 0, varied=varied),
         vocab_size=_vocabulary(gguf, embedding.shape[0]),
         context_length=_positive(gguf, f"{architecture}.context_length", MAX_CONTEXT),
         eps=gguf.get(f"{architecture}.attention.layer_norm_rms_epsilon", "float"),
@@ -107,30 +109,29 @@ def _in_range(key: str, value: int, maximum: int) -> int:
     return value
 
 
-def uniform(gguf: Gguf, key: str, layers: int, default: int) -> int:
-    """A number that may be given once or per layer. This build needs it equal in every layer."""
-    values = per_layer(gguf, key, layers, default)
-    if len(set(values)) != 1:
+def uniform(gguf: Gguf, key: str, layers: int, default: int, *, gaps: bool = False, varied: bool = False) -> int:
+    """A number given once or per layer, equal in every layer but for ``gaps`` of 0; the largest of ``varied`` ones."""
+    found = set(per_layer(gguf, key, layers, default))
+    found -= {0} if gaps and len(found) > 1 else set()
+    if len(found) != 1 and not varied:
         raise refuse("UNSUPPORTED_LAYERS", f"'{key}' differs between layers, which this architecture does not use")
-    return _in_range(key, values[0], MAX_WIDTH)
+    return _in_range(key, max(found), MAX_WIDTH)
 
 
-def largest(gguf: Gguf, key: str, layers: int, default: int) -> int:
-    """Of a number that may be given once or per layer, and be 0, the largest."""
-    values = per_layer(gguf, key, layers, default)
-    if min(values) < 0:
-        raise refuse("BAD_SETTING", f"'{key}' is {min(values)}; it must lie between 0 and {MAX_WIDTH}")
-    return _in_range(key, max(values), MAX_WIDTH)
-
-
-def per_layer(gguf: Gguf, key: str, layers: int, default: int) -> tuple[int, ...]:
-    """A whole number of each layer that may be given once for all; an array may be longer than there are layers."""
+def per_layer(gguf: Gguf, key: str, layers: int, default: int) -> list[int]:
+    """A number that may be given once or per layer, for each layer."""
     value = gguf.metadata.get(key, default)
-    values: list[Any] = [value] if isinstance(value, (int, float, str)) else list(value)
-    whole = all(type(item) is int for item in values)  # int() would take "1" and 1.5 as well
-    if not whole or not values or (len(values) > 1 and len(values) < layers):
+    values = [value] * layers if isinstance(value, (int, float, str)) else list(value)
+    values = values * layers if len(values) == 1 else values
+    whole = [item for item in values if type(item) is int]  # int() would take "1" and 1.5 as well
+    if len(whole) != len(values) or len(values) < layers:
         raise refuse("BAD_SETTING", f"'{key}' must be a whole number, or one for each of the {layers} layers")
-    return tuple(values * layers if len(values) == 1 else values[:layers])
+    return whole[:layers]
+
+
+def attending(gguf: Gguf, architecture: str, d: Dense) -> tuple[bool, ...]:
+    """Which layers attend: those with heads for keys and values."""
+    return tuple(n != 0 for n in per_layer(gguf, f"{architecture}.attention.head_count_kv", d.layers, d.kv_heads))
 
 
 def _rope_base(gguf: Gguf, key: str) -> float:

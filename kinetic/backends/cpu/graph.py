@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from kinetic.backends.base import Attention, Experts, Rope, Routing, Weight
+from kinetic.backends.base import Attention, Experts, Rope, Routing, State, Weight
 
 ALL_ROWS, OUTPUT_ROWS = 0, 1
 
@@ -43,9 +43,6 @@ class GraphOps:
     def embed(self, table: Weight) -> Node:
         return self._node("embed", table.shape[1], table=table)
 
-    def cut(self, x: Node, heads: int, first: int, count: int) -> Node:
-        return self._node("cut", heads * count, x, heads=heads, first=first)
-
     def softcap(self, x: Node, cap: float) -> Node:
         return self._node("softcap", x.width, x, cap=cap)
 
@@ -58,14 +55,30 @@ class GraphOps:
     def linear(self, x: Node, weight: Weight, bias: Weight | None = None) -> Node:
         return self._node("linear", weight.shape[0], x, weight=weight, bias=bias)
 
+    def linear_heads(self, x: Node, weight: Weight) -> Node:
+        return self._node("linear_heads", weight.shape[0] * weight.shape[1], x, weight=weight)
+
+    def cut(self, x: Node, heads: int, first: int, count: int) -> Node:
+        return self._node("cut", heads * count, x, heads=heads, first=first, count=count)
+
+    def join(self, x: Node, y: Node, heads: int, shared: bool = False) -> Node:
+        width = x.width + (heads * y.width if shared else y.width)
+        return self._node("join", width, x, y, heads=heads, shared=shared)
+
     def add(self, x: Node, y: Node) -> Node:
         return self._node("add", x.width, x, y)
+
+    def mul(self, x: Node, y: Node) -> Node:
+        return self._node("mul", x.width, x, y)
+
+    def activate(self, x: Node, activation: str) -> Node:
+        return self._node("activate", x.width, x, activation=activation)
 
     def gated(self, gate: Node, up: Node, activation: str) -> Node:
         return self._node("gated", gate.width, gate, up, activation=activation)
 
-    def route(self, logits: Node, routing: Routing, factors: Weight | None = None) -> Node:
-        return self._node("route", 2 * routing.used, logits, routing=routing, factors=factors)
+    def route(self, logits: Node, routing: Routing, bias: Weight | None = None, factors: Weight | None = None) -> Node:
+        return self._node("route", 2 * routing.used, logits, routing=routing, bias=bias, factors=factors)
 
     def experts(self, x: Node, routes: Node, experts: Experts) -> Node:
         return self._node("experts", experts.down.shape[1], x, routes, experts=experts)
@@ -73,9 +86,12 @@ class GraphOps:
     def rope(self, x: Node, rope: Rope, head_dim: int) -> Node:
         return self._node("rope", x.width, x, rope=rope, head_dim=head_dim)
 
-    def attend(self, q: Node, k: Node | None, v: Node | None, spec: Attention) -> Node:
+    def attend(self, q: Node, k: Node | None, v: Node | None, spec: Attention, sinks: Weight | None = None) -> Node:
         stored = () if k is None or v is None else (k, v)
-        return self._node("attend", q.width, q, *stored, spec=spec)
+        return self._node("attend", spec.heads * spec.value_width, q, *stored, spec=spec, sinks=sinks)
+
+    def short_conv(self, x: Node, weight: Weight, bias: Weight | None, state: State, activation: str) -> Node:
+        return self._node("short_conv", x.width, x, weight=weight, bias=bias, state=state, activation=activation)
 
     def outputs(self, x: Node) -> Node:
         return self._node("outputs", x.width, x)
@@ -89,7 +105,7 @@ def matrices(nodes: Iterable[Node]) -> list[Weight]:
     """The weights of all products, in the order of the nodes."""
     out: list[Weight] = []
     for node in nodes:
-        if node.op == "linear":
+        if node.op in ("linear", "linear_heads"):
             out.append(node["weight"])
         elif node.op == "experts":
             out += node["experts"][:3]

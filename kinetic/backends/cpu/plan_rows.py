@@ -21,29 +21,22 @@ def attend(planner: Planner, node: Node) -> None:
     expect_room(planner._capacity * attention_units(spec), f"attention with {spec.heads} heads")
     q, *stored = (planner._buffers[side] for side in node.inputs)
     pages = planner._pages
-    padded, keys, values = pages.padded(spec), pages.keys[spec.layer], pages.values[spec.layer]
+    keys, values = pages.keys[spec.layer], pages.values[spec.layer]
+    sinks = planner._store.vector(node["sinks"]) if node["sinks"] is not None else 0
+    shape = [spec.kv_heads, spec.head_dim, spec.value_width, keys, values]
     if stored:
         k, v = stored
         part = ("heads", spec.kv_heads, node.rows)
-        words = [k.address, v.address, k.stride, spec.kv_heads, spec.head_dim, padded, keys, values]
+        words = [k.address, v.address, k.stride, *shape, v.stride]
         planner._emit(tape.STORE, node, words, [(k, part), (v, part)], [(planner._cache, part)])
     out = planner._float_buffer(node)
     slot = planner._slot(planner._groups, spec.heads // spec.kv_heads, 2)
-    words = [q.address, q.stride, spec.heads, spec.kv_heads, spec.head_dim, padded, keys, values]
-    words += [planner._constant(spec.scale, spec.softcap), spec.window, out.address, out.stride, slot]
+    words = [q.address, q.stride, spec.heads, *shape]
+    words += [planner._constant(spec.scale, spec.softcap), spec.window, out.address, out.stride, slot, sinks]
     cache, parts = (planner._cache, None), (planner._parts, None)
     planner._emit(tape.ATTEND, node, words, [(q, None), cache], [(out, None), parts])
     split = [mode for mode in ALL_MODES if mode & tape.SPLIT]
     planner._emit(tape.ATTEND_MERGE, node, words, [parts, cache], [(out, None)], split)
-    planner._finish(node, out)
-
-
-def cut(planner: Planner, node: Node) -> None:
-    x, out, rows = planner._buffers[node.inputs[0]], planner._float_buffer(node), ("rows", node.rows)
-    heads = node["heads"]
-    words = [x.address, x.stride, out.address, out.stride, heads, node.inputs[0].width // heads, node["first"]]
-    words.append(node.width // heads)
-    planner._emit(tape.CUT, node, words, [(x, rows)], [(out, rows)])
     planner._finish(node, out)
 
 

@@ -6,11 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetic.backends import rope_tables
-from kinetic.backends.base import Attention, Experts, Rope, Routing, Weight
+from kinetic.backends.base import Attention, Experts, Rope, Routing, State, Weight
 from kinetic.backends.reference.attention import attend_row
-from kinetic.backends.reference.experts import mixture, route
-from kinetic.backends.reference.functions import ACTIVATIONS, fma32, softcap, strided_sum_of_squares
+from kinetic.backends.reference.experts import matrix, mixture, route
+from kinetic.backends.reference.functions import ACTIVATIONS, GATES, fma32, softcap, strided_sum_of_squares
 from kinetic.backends.reference.linear import linear
+from kinetic.backends.reference.recurrent import short_conv_row
+from kinetic.backends.states import StateStore
 from kinetic.bits import F32, f32_to_f16
 from kinetic.formats import by_type, check_scales
 from kinetic.types import Batch
@@ -19,11 +21,11 @@ F16 = NDArray[np.float16]
 
 
 class Cache:
-    """Keys and values float16 [positions, G, D] of one layer of one sequence."""
+    """Keys float16 [positions, G, D] and values [positions, G, value width] of one layer of one sequence."""
 
     def __init__(self, spec: Attention) -> None:
         self.keys: F16 = np.zeros((0, spec.kv_heads, spec.head_dim), np.float16)
-        self.values: F16 = np.zeros((0, spec.kv_heads, spec.head_dim), np.float16)
+        self.values: F16 = np.zeros((0, spec.kv_heads, spec.value_width), np.float16)
 
     def store(self, position: int, key: F32, value: F32) -> None:
         if position >= len(self.keys):
@@ -33,6 +35,10 @@ class Cache:
         self.keys[position] = f32_to_f16(key)
         self.values[position] = f32_to_f16(value)
 
+    def fill(self, keys: F16, values: F16) -> None:
+        """Makes these, from position 0 on, all there is."""
+        self.keys, self.values = keys.copy(), values.copy()
+
 
 def _grow(array: F16, length: int) -> F16:
     out = np.full((length, *array.shape[1:]), np.nan, np.float16)
@@ -41,21 +47,18 @@ def _grow(array: F16, length: int) -> F16:
 
 
 class ReferenceOps:
-    """One forward pass of ``batch`` over ``caches[sequence, layer]``."""
+    """One forward pass of ``batch`` over ``caches[sequence, layer]`` and the recurrent states."""
 
-    def __init__(self, batch: Batch, caches: dict[tuple[int, int], Cache]) -> None:
+    def __init__(self, batch: Batch, caches: dict[tuple[int, int], Cache], states: StateStore) -> None:
         self.batch = batch
         self.caches = caches
+        self.states = states
         self.taps: dict[str, F32] = {}
 
     def embed(self, table: Weight) -> F32:
         fmt = by_type(table.ggml_type, table.name)
         check_scales(fmt, table.data, table.name)
         return fmt.decode(table.data[np.array(self.batch.tokens, np.int64)])
-
-    def cut(self, x: F32, heads: int, first: int, count: int) -> F32:
-        parts = x.reshape(len(x), heads, x.shape[1] // heads)[:, :, first : first + count]
-        return np.ascontiguousarray(parts).reshape(len(x), heads * count)
 
     def scale(self, x: F32, factor: float) -> F32:
         return x * np.float32(factor)
@@ -64,7 +67,7 @@ class ReferenceOps:
         return softcap(x, cap)
 
     def rms_norm(self, x: F32, weight: Weight, eps: float) -> F32:
-        w = by_type(weight.ggml_type, weight.name).decode(weight.data).reshape(-1)
+        w = _decoded(weight)
         groups = x.reshape(len(x), x.shape[1] // len(w), len(w))  # -1 would be ambiguous where no row is wanted
         with np.errstate(all="ignore"):
             mean = strided_sum_of_squares(groups) / np.float32(len(w))
@@ -73,21 +76,40 @@ class ReferenceOps:
 
     def linear(self, x: F32, weight: Weight, bias: Weight | None = None) -> F32:
         y = linear(x, weight)
-        if bias is None:
-            return y
-        return y + by_type(bias.ggml_type, bias.name).decode(bias.data).reshape(-1)
+        return y if bias is None else y + _decoded(bias)
+
+    def linear_heads(self, x: F32, weight: Weight) -> F32:
+        heads, _, width = weight.shape
+        parts = [linear(x[:, h * width : (h + 1) * width], matrix(weight, h)) for h in range(heads)]
+        return np.concatenate(parts, axis=1)
+
+    def cut(self, x: F32, heads: int, first: int, count: int) -> F32:
+        parts = x.reshape(len(x), heads, x.shape[1] // heads)[:, :, first : first + count]
+        return parts.reshape(len(x), heads * count)
+
+    def join(self, x: F32, y: F32, heads: int, shared: bool = False) -> F32:
+        width = x.shape[1] // heads
+        other = y.shape[1] if shared else y.shape[1] // heads
+        behind = np.broadcast_to(y.reshape(len(y), 1 if shared else heads, other), (len(y), heads, other))
+        both = np.concatenate([x.reshape(len(x), heads, width), behind], axis=2)
+        return both.reshape(len(x), heads * (width + other))
 
     def add(self, x: F32, y: F32) -> F32:
         return x + y
 
+    def mul(self, x: F32, y: F32) -> F32:
+        with np.errstate(all="ignore"):
+            return x * y
+
+    def activate(self, x: F32, activation: str) -> F32:
+        return ACTIVATIONS[activation](x)
+
     def gated(self, gate: F32, up: F32, activation: str) -> F32:
         with np.errstate(all="ignore"):
-            return ACTIVATIONS[activation](gate) * up
+            return GATES[activation](gate, up)
 
-    def route(self, logits: F32, routing: Routing, factors: Weight | None = None) -> F32:
-        if factors is None:
-            return route(logits, routing)
-        return route(logits, routing, by_type(factors.ggml_type, factors.name).decode(factors.data).reshape(-1))
+    def route(self, logits: F32, routing: Routing, bias: Weight | None = None, factors: Weight | None = None) -> F32:
+        return route(logits, routing, *(None if side is None else _decoded(side) for side in (bias, factors)))
 
     def experts(self, x: F32, routes: F32, experts: Experts) -> F32:
         return mixture(x, routes, experts)
@@ -95,8 +117,9 @@ class ReferenceOps:
     def rope(self, x: F32, rope: Rope, head_dim: int) -> F32:
         heads = x.reshape(len(x), -1, head_dim).copy()
         half = len(rope.frequencies)
-        even = slice(0, 2 * half, 2) if rope.interleaved else slice(0, half)
-        odd = slice(1, 2 * half, 2) if rope.interleaved else slice(half, 2 * half)
+        first, end = rope.first, rope.first + 2 * half
+        even = slice(first, end, 2) if rope.interleaved else slice(first, first + half)
+        odd = slice(first + 1, end, 2) if rope.interleaved else slice(first + half, end)
         for t, position in enumerate(self.batch.positions):
             cos, sin = (part[0] for part in rope_tables.table(rope, position, 1))
             e, o = heads[t, :, even].copy(), heads[t, :, odd].copy()
@@ -105,17 +128,26 @@ class ReferenceOps:
                 heads[t, :, odd] = fma32(e, sin, o * cos)
         return heads.reshape(x.shape)
 
-    def attend(self, q: F32, k: F32 | None, v: F32 | None, spec: Attention) -> F32:
-        shape = (len(q), spec.kv_heads, spec.head_dim)
-        out = np.zeros((len(q), spec.heads, spec.head_dim), np.float32)
+    def attend(self, q: F32, k: F32 | None, v: F32 | None, spec: Attention, sinks: Weight | None = None) -> F32:
+        out = np.zeros((len(q), spec.heads, spec.value_width), np.float32)
+        drains = None if sinks is None else _decoded(sinks)
         rows = zip(self.batch.sequences, self.batch.positions, strict=True)
         for t, (sequence, position) in enumerate(rows):
             cache = self.caches.setdefault((sequence, spec.layer), Cache(spec))
             if k is not None and v is not None:
-                cache.store(position, k.reshape(shape)[t], v.reshape(shape)[t])
+                cache.store(position, k[t].reshape(spec.kv_heads, -1), v[t].reshape(spec.kv_heads, -1))
             head = q[t].reshape(spec.heads, spec.head_dim)
-            out[t] = attend_row(head, cache.keys[: position + 1], cache.values[: position + 1], position, spec)
-        return out.reshape(len(q), -1)
+            keys, values = cache.keys[: position + 1], cache.values[: position + 1]
+            out[t] = attend_row(head, keys, values, position, spec, drains)
+        return out.reshape(len(q), spec.heads * spec.value_width)
+
+    def short_conv(self, x: F32, weight: Weight, bias: Weight | None, state: State, activation: str) -> F32:
+        taps = _decoded(weight).reshape(weight.shape)
+        offsets = None if bias is None else _decoded(bias)
+        out = np.zeros_like(x)
+        for t, sequence in enumerate(self.batch.sequences):
+            out[t] = short_conv_row(x[t], taps, offsets, self.states.view(sequence, state), activation)
+        return out
 
     def outputs(self, x: F32) -> F32:
         return x[np.array(self.batch.outputs, np.int64)]
@@ -123,3 +155,8 @@ class ReferenceOps:
     def tap(self, x: F32, name: str) -> F32:
         self.taps[name] = x.copy()
         return x
+
+
+def _decoded(weight: Weight) -> F32:
+    """float32 of all elements of a weight, one after another."""
+    return by_type(weight.ggml_type, weight.name).decode(weight.data).reshape(-1)
