@@ -66,6 +66,17 @@ def barrier(sync, threads):
 
 
 @kernel
+def execute_recurrent(p, i, thread, threads, scratch):
+    op = field(i, 0)
+    if op == tape.MUL:
+        mul(p, i, thread, threads)
+    elif op == tape.ACTIVATE:
+        activate(p, i, thread, threads)
+    elif op == tape.SHORT_CONV:
+        short_conv(p, i, thread, threads)
+
+
+@kernel
 def execute(p, i, thread, threads, scratch):
     op = field(i, 0)
     if op == tape.BARRIER:
@@ -109,18 +120,14 @@ def execute(p, i, thread, threads, scratch):
         expert_down(p, i, thread, threads, scratch)
     elif op == tape.EXPERT_SUM:
         expert_sum(p, i, thread, threads)
-    elif op == tape.MUL:
-        mul(p, i, thread, threads)
-    elif op == tape.ACTIVATE:
-        activate(p, i, thread, threads)
-    elif op == tape.SHORT_CONV:
-        short_conv(p, i, thread, threads)
     elif op == tape.PIECE:
         piece(p, i, thread, threads)
     elif op == tape.MATMUL_HEADS:
         matmul_heads(p, i, thread, threads, scratch)
     elif op == tape.SOFTCAP:
         softcap(p, i, thread, threads)
+    else:
+        execute_recurrent(p, i, thread, threads, scratch)
 
 
 @kernel
