@@ -72,6 +72,8 @@ def execute_recurrent(p, i, thread, threads, scratch):
         mul(p, i, thread, threads)
     elif op == tape.ACTIVATE:
         activate(p, i, thread, threads)
+    elif op == tape.SOFTCAP:
+        softcap(p, i, thread, threads)
     elif op == tape.SHORT_CONV:
         short_conv(p, i, thread, threads)
 
@@ -124,8 +126,6 @@ def execute(p, i, thread, threads, scratch):
         piece(p, i, thread, threads)
     elif op == tape.MATMUL_HEADS:
         matmul_heads(p, i, thread, threads, scratch)
-    elif op == tape.SOFTCAP:
-        softcap(p, i, thread, threads)
     else:
         execute_recurrent(p, i, thread, threads, scratch)
 
