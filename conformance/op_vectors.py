@@ -141,7 +141,7 @@ def _rope(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
 
 def _attend(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
     p = vector["parameters"]
-    spec = Attention(0, p["heads"], p["kv_heads"], p["head_dim"], p["scale"], p["window"], p.get("value_dim", 0))
+    spec = _attention(p)
     rows = len(given["k"])
     q = np.zeros((rows, given["q"].shape[1]), np.float32)
     q[p["rows"]] = given["q"]
@@ -155,11 +155,42 @@ def _attend(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays
     return {"y": _one_pass(forward, rows, options, layers=[spec])[p["rows"]]}
 
 
+def _attention(p: Mapping[str, Any]) -> Attention:
+    more = {name: p[name] for name in ("value_dim", "softcap") if name in p}
+    return Attention(0, p["heads"], p["kv_heads"], p["head_dim"], p["scale"], p["window"], **more)
+
+
 def _taken(ops: Ops, parts: Sequence[NDArray[np.float32]]) -> list[Array]:
     """All come from one table; a product with ones and zeros takes each out of it, to the bit."""
     ends = np.cumsum([0, *(part.shape[1] for part in parts)])  # exact: integers
     x, ones = ops.embed(_table("parts", np.concatenate(parts, axis=1))), np.eye(ends[-1], dtype=np.float32)
     return [ops.linear(x, _table(f"part at {begin}", ones[begin:end])) for begin, end in pairwise(ends)]
+
+
+def _attend_shared(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
+    """Both layers' results side by side would need another operation: a pass for each, the first one read too."""
+    p, found = vector["parameters"], {}
+    first = _attention(p)
+    later = _attention(dict(p) | {"heads": p["later_heads"]})
+    for name in ("y", "later_y"):
+
+        def forward(ops: Ops, name: str = name) -> Array:
+            taken = _taken(ops, [given[part] for part in ("q", "later_q", "k", "v")])
+            y = ops.attend(taken[0], taken[2], taken[3], first)
+            return y if name == "y" else ops.attend(taken[1], None, None, later)
+
+        found[name] = _one_pass(forward, len(given["q"]), options, layers=[first])
+    return found
+
+
+def _softcap(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
+    x, cap = given["x"].reshape(1, -1), vector["parameters"]["cap"]
+    return {"y": _one_pass(lambda ops: ops.softcap(ops.embed(_table("x", x)), cap), 1, options).reshape(-1)}
+
+
+def _cut(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
+    x, p = given["x"], vector["parameters"]
+    return {"y": _one_pass(lambda ops: ops.cut(ops.embed(_table("x", x)), **p), len(x), options)}
 
 
 def _linear(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
@@ -170,8 +201,8 @@ def _linear(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays
 
 def _route(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
     logits, routing = given["logits"], Routing(**vector["parameters"])
-    bias = _table("bias", given["bias"]) if "bias" in given else None
-    forward: Forward = lambda ops: ops.route(ops.embed(_table("x", logits)), routing, bias)  # noqa: E731
+    bias, factors = (_table(name, given[name]) if name in given else None for name in ("bias", "factors"))
+    forward: Forward = lambda ops: ops.route(ops.embed(_table("x", logits)), routing, bias, factors)  # noqa: E731
     return {"routes": _one_pass(forward, len(logits), options)}
 
 
@@ -252,6 +283,8 @@ def _random_bits(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> A
 
 RUNNERS: dict[str, Run] = {
     "attend": _attend,
+    "attend_shared": _attend_shared,
+    "cut": _cut,
     "draw": _draw,
     "exp32": _exp,
     "experts": _experts,
@@ -268,5 +301,6 @@ RUNNERS: dict[str, Run] = {
     "short_conv": _short_conv,
     "sigmoid": _activation,
     "silu": _activation,
+    "softcap": _softcap,
     "swiglu_oai": _swiglu_oai,
 }

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,7 @@ def vectors() -> Iterator[tuple[str, Vector]]:
     yield "exp", _function(functions.exp32)
     yield "silu", _function(functions.silu)
     yield "gelu", _function(functions.gelu)
+    yield "softcap", _softcap()
     yield "sigmoid", _function(functions.sigmoid)
     yield "relu_sqr", _function(functions.relu_sqr)
     yield "swiglu_oai", _swiglu_oai()
@@ -68,12 +70,16 @@ def vectors() -> Iterator[tuple[str, Vector]]:
     yield "rope_part", _rope(interleaved=True, first=3)
     yield "attend", _attend(window=0)
     yield "attend_window", _attend(window=5)
+    yield "attend_softcap", _attend(window=0, softcap=2.5)
+    yield "attend_shared", _attend_shared()
     yield "attend_sinks", _attend(window=0, value_dim=6, sinks=True)
     for type_id in sorted(RUNNABLE):
         name = by_type(type_id, "").NAME
         yield f"linear_{name.lower()}", _linear(type_id, name)
     yield "route", _route("softmax", normalised=True, scale=1.0)
     yield "route_sigmoid", _route("sigmoid", normalised=False, scale=2.5)
+    yield "route_factors", _route("softmax", normalised=True, scale=1.0, factors=True)
+    yield "cut", _cut()
     yield "route_chosen", _route("softmax_chosen", normalised=False, scale=1.0)
     yield "route_groups", _route("sigmoid", normalised=True, scale=2.5, groups=5, used_groups=2)
     yield "experts", _experts()
@@ -161,6 +167,20 @@ def _swiglu_oai() -> Vector:
     return _vector("swiglu_oai", {}, {"gate": gate, "up": up}, {"y": functions.swiglu_oai(gate, up)})
 
 
+def _softcap() -> Vector:
+    """Around the place where the tanh changes its rule, where it becomes 1, and at the edges."""
+    cap = 15.0
+    turns = [turn * cap for turn in (0.625, -0.625, 8.5, 9.0, -9.1, 44.36, 44.37, 1e-20)]
+    x = np.concatenate([np.array([*EDGES, *turns, 3.4e38, -3.4e38], np.float32), _floats(14, 51)])
+    return _vector("softcap", {"cap": cap}, {"x": x}, {"y": functions.softcap(x, cap)})
+
+
+def _cut() -> Vector:
+    x = _floats(15, 2, 3 * 9)
+    y = _ops([0, 1]).cut(x, 3, 2, 5)
+    return _vector("cut", {"heads": 3, "first": 2, "count": 5}, {"x": x}, {"y": y})
+
+
 def _quantise() -> Vector:
     x = _floats(2, 5, 64)
     x[1, :32] = np.arange(32, dtype=np.float32) - np.float32(15.5)  # amax 15.5
@@ -187,9 +207,9 @@ def _rope(*, interleaved: bool, first: int = 0) -> Vector:
     return _vector("rope", parameters | {"interleaved": interleaved}, {"x": x}, {"y": y})
 
 
-def _attend(*, window: int, value_dim: int = 0, sinks: bool = False) -> Vector:
+def _attend(*, window: int, value_dim: int = 0, sinks: bool = False, softcap: float = 0.0) -> Vector:
     """With sinks one below the largest scores and one above them, and these so close that the order of sums shows."""
-    rows, spec = CHUNK + 4, Attention(0, heads=2, kv_heads=1, head_dim=4, scale=0.5, window=window, value_dim=value_dim)
+    rows, spec = CHUNK + 4, Attention(0, 2, 1, 4, 0.5, window, value_dim, softcap)
     q, k, v = (_floats(6 + i, rows, width) for i, width in enumerate((8, 4, spec.value_width)))
     q = q * np.float32(2.0**-5) if sinks else q
     shown = [0, 1, 17, CHUNK - 1, CHUNK, CHUNK + 3]
@@ -197,8 +217,20 @@ def _attend(*, window: int, value_dim: int = 0, sinks: bool = False) -> Vector:
     y = _ops(list(range(rows))).attend(q, k, v, spec, _weight(drains) if sinks else None)
     parameters: Vector = {"heads": 2, "kv_heads": 1, "head_dim": 4, "scale": 0.5, "window": window, "rows": shown}
     parameters |= {"value_dim": value_dim} if value_dim else {}
+    parameters |= {"softcap": softcap} if softcap else {}
     inputs = {"q": q[shown], "k": k, "v": v} | ({"sinks": drains} if sinks else {})
     return _vector("attend", parameters, inputs, {"y": y[shown]})
+
+
+def _attend_shared() -> Vector:
+    """Of two layers the second has more query heads, and reads what the first has stored."""
+    rows, first = 7, Attention(layer=0, heads=2, kv_heads=1, head_dim=4, scale=0.5)
+    q, more, k, v = (_floats(16 + i, rows, heads * first.head_dim) for i, heads in enumerate((2, 3, 1, 1)))
+    ops = _ops(list(range(rows)))
+    y = ops.attend(q, k, v, first)
+    z = ops.attend(more, None, None, replace(first, heads=3))
+    parameters = {"heads": 2, "kv_heads": 1, "head_dim": 4, "scale": 0.5, "window": 0, "later_heads": 3}
+    return _vector("attend_shared", parameters, {"q": q, "later_q": more, "k": k, "v": v}, {"y": y, "later_y": z})
 
 
 def _linear(type_id: int, name: str) -> Vector:
@@ -217,7 +249,9 @@ def _linear(type_id: int, name: str) -> Vector:
     return _vector("linear", {"format": name, "ggml_type": type_id}, {"x": x, "weight": raw}, {"y": y})
 
 
-def _route(gating: str, *, normalised: bool, scale: float, groups: int = 1, used_groups: int = 1) -> Vector:
+def _route(
+    gating: str, *, normalised: bool, scale: float, groups: int = 1, used_groups: int = 1, factors: bool = False
+) -> Vector:
     """With groups there is a bias too."""
     logits = _floats(11, 6, 20)
     logits[1, 3:9] = logits[1, 2]  # equal ones: the lower number comes first
@@ -230,7 +264,9 @@ def _route(gating: str, *, normalised: bool, scale: float, groups: int = 1, used
         parameters |= {"groups": groups, "used_groups": used_groups}
         inputs["bias"] = _floats(15, 20) * np.float32(0.0625)
         bias = _weight(inputs["bias"])
-    routes = _ops(list(range(6))).route(logits, Routing(**parameters), bias)
+    inputs |= {"factors": _floats(20, 20)} if factors else {}
+    weight = _weight(inputs["factors"]) if factors else None
+    routes = _ops(list(range(6))).route(logits, Routing(**parameters), bias, weight)
     return _vector("route", parameters, inputs, {"routes": routes})
 
 

@@ -71,7 +71,8 @@ class Rope:
 class Attention:
     """Shape and rule of one attention layer. ``window`` 0 sees every earlier key, else the last ``window`` keys.
 
-    ``value_dim`` is the width of a value head where it is not that of a query and a key head; 0: it is.
+    ``layer`` is the one whose keys and values these are. ``value_dim`` is the width of a value head where it is not
+    that of a query and a key head; 0: it is. With ``softcap`` scores are capped as by ``Ops.softcap``.
     """
 
     layer: int
@@ -81,6 +82,7 @@ class Attention:
     scale: float
     window: int = 0
     value_dim: int = 0
+    softcap: float = 0.0
 
     @property
     def value_width(self) -> int:
@@ -157,6 +159,9 @@ class Ops(Protocol):
     def scale(self, x: Array, factor: float) -> Array:
         """``x * float32(factor)``."""
 
+    def softcap(self, x: Array, cap: float) -> Array:
+        """``cap * tanh(x / cap)`` with ``float32(cap)`` > 0; an infinity stays one, so that it is still seen."""
+
     def rms_norm(self, x: Array, weight: Weight, eps: float) -> Array:
         """RMS norm over groups of ``len(weight)`` elements (the whole row, or each head); a ``weight`` [groups, n] has
         n of its own for each group."""
@@ -188,10 +193,13 @@ class Ops(Protocol):
     def gated(self, gate: Array, up: Array, activation: str) -> Array:
         """``act(gate) * up`` with ``activation`` one of ``ACTIVATIONS``, or 'swiglu_oai', a rule for both sides."""
 
-    def route(self, logits: Array, routing: Routing, bias: Weight | None = None) -> Array:
+    def route(
+        self, logits: Array, routing: Routing, bias: Weight | None = None, factors: Weight | None = None
+    ) -> Array:
         """Of ``logits`` [T, X] the experts chosen, best first, as exact numbers, then their weights: [T, 2 * used].
 
-        ``bias`` [X] is added to what experts are chosen by, not to what they weigh.
+        ``bias`` [X] is added to what experts are chosen by, not to what they weigh. Weights are multiplied by those of
+        ``factors`` [X] which are the experts'.
         """
 
     def experts(self, x: Array, routes: Array, experts: Experts) -> Array:
@@ -200,11 +208,12 @@ class Ops(Protocol):
     def rope(self, x: Array, rope: Rope, head_dim: int) -> Array:
         """Rotate each head of ``x`` [T, heads * head_dim] by its row's position."""
 
-    def attend(self, q: Array, k: Array, v: Array, spec: Attention, sinks: Weight | None = None) -> Array:
+    def attend(self, q: Array, k: Array | None, v: Array | None, spec: Attention, sinks: Weight | None = None) -> Array:
         """Store k [T, G * D] and v [T, G * value width] at the rows' positions, then attend with q [T, H * D]:
         [T, H * value width].
 
-        ``sinks`` [H] holds for each head the score of one key more, which every row sees and which has no value.
+        Without k and v, q reads what ``spec.layer`` has stored earlier in this pass and before. ``sinks`` [H] holds for
+        each head the score of one key more, which every row sees and which has no value.
         """
 
     def short_conv(self, x: Array, weight: Weight, bias: Weight | None, state: State, activation: str) -> Array:

@@ -28,3 +28,28 @@ def split(weights: Weights, name: str, parts: Mapping[str, int]) -> dict[str, We
         out[part_name] = part(weights[name], part_name, first, rows)
         first += rows
     return out
+
+
+def split_experts(weights: Weights, name: str, parts: Mapping[str, int]) -> dict[str, Weight]:
+    """The tensor ``name`` [X, N, K] as ``parts`` (name and rows of each in every expert, from the top)."""
+    out, first = {}, 0
+    for part_name, rows in parts.items():
+        out[part_name] = _part_of_experts(weights[name], part_name, first, rows)
+        first += rows
+    return out
+
+
+def _part_of_experts(weight: Weight, name: str, first: int, rows: int) -> Weight:
+    """Rows ``first`` to ``first + rows`` of every expert. ``data`` is [X, rows, row bytes] and has gaps in memory."""
+    count, whole, width = weight.shape
+    row_bytes = weight.data.shape[-1]
+    size = rows * row_bytes
+
+    def release(offset: int, length: int) -> None:
+        end = offset + length
+        for number in range(offset // size, (end + size - 1) // size):
+            begin, stop = max(offset, number * size), min(end, (number + 1) * size)
+            weight.release((number * whole + first) * row_bytes + begin - number * size, stop - begin)
+
+    data = weight.data.reshape(count, whole, row_bytes)[:, first : first + rows]
+    return Weight(name, weight.ggml_type, (count, rows, width), data, release, weight.name)

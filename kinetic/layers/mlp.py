@@ -24,9 +24,14 @@ def mixture_mlp(ops: Ops, weights: Weights, prefix: str, x: Array, routing: Rout
 
     Biases are used where the file has them: of the router, of the choice, and of the experts. So is the gate.
     """
+    logits = project(ops, weights, f"{prefix}ffn_gate_inp", x)
+    routes = ops.route(logits, routing, weights.get(f"{prefix}exp_probs_b.bias"))
+    return ops.experts(x, routes, experts_of(weights, prefix, activation))
+
+
+def experts_of(weights: Weights, prefix: str, activation: str) -> Experts:
+    """The experts of the layer ``prefix``, with their biases where the file has them."""
     sides = [f"{prefix}ffn_{name}_exps" for name in ("gate", "up", "down")]
     gate, up, down = weights.get(f"{sides[0]}.weight"), *(weights[f"{side}.weight"] for side in sides[1:])
     biases = [weights.get(f"{side}.bias") for side in sides]
-    logits = project(ops, weights, f"{prefix}ffn_gate_inp", x)
-    routes = ops.route(logits, routing, weights.get(f"{prefix}exp_probs_b.bias"))
-    return ops.experts(x, routes, Experts(gate, up, down, activation, *biases))
+    return Experts(gate, up, down, activation, *biases)

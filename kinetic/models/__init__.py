@@ -19,6 +19,7 @@ ARCHITECTURES = (
     "exaone4",
     "falcon-h1",
     "gemma3",
+    "gemma4",
     "gpt-oss",
     "granite",
     "granitehybrid",

@@ -9,7 +9,8 @@ from kinetic.layers.attention import grouped_query
 from kinetic.layers.head import logits
 from kinetic.layers.mlp import gated_mlp, mixture_mlp
 from kinetic.models.experts import Mixture, feed_forward_shapes, read_mixture
-from kinetic.models.family import Family, expect_no_others, expect_shapes, optional, rope_divisors
+from kinetic.models.family import Family, expect_no_others, expect_shapes, optional, refuse, rope_divisors
+from kinetic.models.layer_sizes import Sizes, read_sizes
 from kinetic.models.rope_settings import read_rope
 from kinetic.models.settings import Dense, read_dense
 
@@ -18,11 +19,14 @@ if TYPE_CHECKING:
 
 
 def build(gguf: Gguf, weights: Weights) -> Family:
-    dense = read_dense(gguf, "llama")
+    dense = read_dense(gguf, "llama", varied=True)
+    sizes = read_sizes(gguf, "llama", dense)
     mixture = read_mixture(gguf, "llama", dense.ffn) if gguf.get("llama.expert_count", "int", 0) else None
-    _check(weights, dense, mixture)
+    if mixture is not None and len({size.ffn for size in sizes}) > 1:
+        raise refuse("UNSUPPORTED_LAYERS", "experts of different sizes in different layers are not supported")
+    _check(weights, dense, sizes, mixture)
     rope = read_rope(gguf, "llama", dense, interleaved=True, divisors=rope_divisors(weights))
-    layers = tuple(Attention(i, dense.heads, dense.kv_heads, dense.head_dim, dense.scale) for i in range(dense.layers))
+    layers = tuple(Attention(i, n.heads, n.kv_heads, dense.head_dim, dense.scale) for i, n in enumerate(sizes))
 
     def forward(ops: Ops) -> Array:
         x = ops.embed(weights["token_embd.weight"])
@@ -40,12 +44,12 @@ def build(gguf: Gguf, weights: Weights) -> Family:
     return Family("llama", dense.vocab_size, dense.context_length, layers, forward)
 
 
-def _check(weights: Weights, d: Dense, mixture: Mixture | None) -> None:
-    e, q, kv = d.width, d.heads * d.head_dim, d.kv_heads * d.head_dim
+def _check(weights: Weights, d: Dense, sizes: tuple[Sizes, ...], mixture: Mixture | None) -> None:
+    e = d.width
     needed: dict[str, tuple[int, ...]] = {"token_embd.weight": (d.vocab_size, e), "output_norm.weight": (e,)}
     extra: dict[str, tuple[int, ...]] = {"output.weight": (d.vocab_size, e), "rope_freqs.weight": (d.rope_width // 2,)}
-    for i in range(d.layers):
-        p = f"blk.{i}."
+    for i, size in enumerate(sizes):
+        p, q, kv, f = f"blk.{i}.", size.heads * d.head_dim, size.kv_heads * d.head_dim, size.ffn
         needed |= {f"{p}attn_norm.weight": (e,), f"{p}ffn_norm.weight": (e,)}
         needed |= {f"{p}attn_q.weight": (q, e), f"{p}attn_k.weight": (kv, e), f"{p}attn_v.weight": (kv, e)}
         needed |= {f"{p}attn_output.weight": (e, q)}
@@ -54,9 +58,8 @@ def _check(weights: Weights, d: Dense, mixture: Mixture | None) -> None:
         if mixture is not None:
             needed |= feed_forward_shapes(p, e, mixture)
             continue
-        needed |= {f"{p}ffn_gate.weight": (d.ffn, e), f"{p}ffn_up.weight": (d.ffn, e)}
-        needed |= {f"{p}ffn_down.weight": (e, d.ffn)}
-        extra |= {f"{p}ffn_gate.bias": (d.ffn,), f"{p}ffn_up.bias": (d.ffn,), f"{p}ffn_down.bias": (e,)}
+        needed |= {f"{p}ffn_gate.weight": (f, e), f"{p}ffn_up.weight": (f, e), f"{p}ffn_down.weight": (e, f)}
+        extra |= {f"{p}ffn_gate.bias": (f,), f"{p}ffn_up.bias": (f,), f"{p}ffn_down.bias": (e,)}
     present = needed | optional(weights, extra)
     expect_shapes(weights, present)
     expect_no_others(weights, set(present))

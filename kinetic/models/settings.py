@@ -43,22 +43,27 @@ class Dense:
         return tuple(Attention(i, *shape, windows[i] if windows else 0) for i in range(self.layers))
 
 
-def read_dense(gguf: Gguf, architecture: str, *, gaps: bool = False, values_apart: bool = False) -> Dense:
+def read_dense(
+    gguf: Gguf, architecture: str, *, gaps: bool = False, values_apart: bool = False, varied: bool = False
+) -> Dense:
     """The settings under ``architecture.*``; raises UnsupportedModel with the offending key.
 
     ``gaps``: layers may be without attention, and say so by 0 key/value heads (``attending``), or without a
     feed-forward block of a length above 0. ``values_apart``: value heads may be of another width than key heads,
-    which the family looks after.
+    which the family looks after. ``varied``: heads, key/value heads and feed-forward lengths may differ between
+    layers (``layer_sizes``); what stands here is then the largest.
     """
     layers = _positive(gguf, f"{architecture}.block_count", MAX_LAYERS)
     width = _positive(gguf, f"{architecture}.embedding_length", MAX_WIDTH)
-    heads = _positive(gguf, f"{architecture}.attention.head_count", 1 << 16)
-    kv_heads = uniform(gguf, f"{architecture}.attention.head_count_kv", layers, heads, gaps=gaps)
+    key = f"{architecture}.attention.head_count"
+    is_listed = not isinstance(gguf.metadata.get(key, 0), (int, float, str))
+    heads = uniform(gguf, key, layers, 0, varied=varied) if is_listed else _positive(gguf, key, 1 << 16)
+    kv_heads = uniform(gguf, f"{key}_kv", layers, heads, gaps=gaps, varied=varied)
     head_dim = optional_setting(gguf, f"{architecture}.attention.key_length", 0) or _share(width, heads, architecture)
     value_dim = optional_setting(gguf, f"{architecture}.attention.value_length", head_dim)
     if value_dim != head_dim and not values_apart:
         raise refuse("UNSUPPORTED_HEADS", f"value heads of width {value_dim} beside key heads of {head_dim}")
-    if kv_heads > heads or heads % kv_heads:
+    if not is_listed and (kv_heads > heads or heads % kv_heads):
         raise refuse("BAD_HEAD_COUNT", f"{heads} query heads cannot share {kv_heads} key/value heads")
     rope_width = optional_setting(gguf, f"{architecture}.rope.dimension_count", head_dim)
     if rope_width > head_dim or rope_width % 2:
@@ -73,7 +78,7 @@ def read_dense(gguf: Gguf, architecture: str, *, gaps: bool = False, values_apar
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        ffn=uniform(gguf, f"{architecture}.feed_forward_length", layers, 0, gaps=gaps),
+        ffn=uniform(gguf, f"{architecture}.feed_forward_length", layers, 0, gaps=gaps, varied=varied),
         vocab_size=_vocabulary(gguf, embedding.shape[0]),
         context_length=_positive(gguf, f"{architecture}.context_length", MAX_CONTEXT),
         eps=gguf.get(f"{architecture}.attention.layer_norm_rms_epsilon", "float"),
@@ -105,13 +110,13 @@ def _in_range(key: str, value: int, maximum: int) -> int:
     return value
 
 
-def uniform(gguf: Gguf, key: str, layers: int, default: int, *, gaps: bool = False) -> int:
-    """A number that may be given once or per layer. This build needs it equal in every layer, but for ``gaps`` of 0."""
+def uniform(gguf: Gguf, key: str, layers: int, default: int, *, gaps: bool = False, varied: bool = False) -> int:
+    """A number given once or per layer, equal in every layer but for ``gaps`` of 0; the largest of ``varied`` ones."""
     found = set(per_layer(gguf, key, layers, default))
     found -= {0} if gaps and len(found) > 1 else set()
-    if len(found) != 1:
+    if len(found) != 1 and not varied:
         raise refuse("UNSUPPORTED_LAYERS", f"'{key}' differs between layers, which this architecture does not use")
-    return _in_range(key, found.pop(), MAX_WIDTH)
+    return _in_range(key, max(found), MAX_WIDTH)
 
 
 def per_layer(gguf: Gguf, key: str, layers: int, default: int) -> list[int]:

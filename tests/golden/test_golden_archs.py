@@ -30,6 +30,9 @@ TOLERANCES = {
     "llama3-ropefreqs": 0.04,
     "gemma3": 0.02,
     "gemma3-f16": 0.03,
+    "gemma4-dense": 0.08,
+    "gemma4-e2b": 0.3,
+    "gemma4-moe": 0.06,
     "qwen3": 0.02,
     "qwen3-f16": 0.04,
     "qwen3-yarn": 0.02,
@@ -52,6 +55,9 @@ TOLERANCES = {
     "deepseek2-mla": 0.03,
 }
 """Largest difference of a logit; about twice what was measured."""
+
+DECIDED = {"gemma4-e2b": 12}
+"""Greedy tokens that float16 keys leave decided, where they are fewer. ``test_golden_gelu`` has all of them."""
 
 EXACT = [name for name in TOLERANCES if not name.startswith("gemma") and not name.endswith("f16")]
 FORMULA_TOLERANCE = 2e-4
@@ -112,7 +118,7 @@ def test_architecture(golden, name):
     theirs = max(own["kv_f16_fa_off"], own["kv_f16_fa_on"])
     print(f"{name}: {difference:.4f} (llama.cpp with float16 keys: {theirs:.4f})")
     assert difference <= TOLERANCES[name]
-    assert check_greedy(rows, greedy, difference) >= 18
+    assert check_greedy(rows, greedy, difference) >= DECIDED.get(name, 18)
 
 
 class FloatCache:

@@ -37,8 +37,10 @@ SHAPES = [
     Attention(0, 4, 4, 32, 0.2, 0, 24),
     Attention(0, 17, 1, 40, 0.3, 100, 32),
     Attention(0, 3, 3, 20, 0.2, 31, 70),
+    Attention(0, 4, 2, 16, 0.25, 0, 0, 2.0),
+    Attention(0, 17, 1, 16, 0.25, 256, 8, 50.0),
 ]
-"""The last three have values of another width than keys."""
+"""Three have values of another width than keys, and the last two a cap."""
 
 SINKS = [
     Attention(0, 4, 2, 16, 0.25, 64),
@@ -48,7 +50,8 @@ SINKS = [
 
 
 def shape_id(spec):
-    return f"{spec.heads}q{spec.kv_heads}kv{spec.head_dim}w{spec.window}v{spec.value_width}"
+    sizes = f"{spec.heads}q{spec.kv_heads}kv{spec.head_dim}w{spec.window}v{spec.value_width}"
+    return sizes + (f"c{spec.softcap}" if spec.softcap else "")
 
 
 def widths(spec):
@@ -219,6 +222,35 @@ def test_several_layers_and_sequences_keep_apart():
         assert_same(found, alone[list(batch.positions)])
         again = program.run(rows(262, 270, 0))
     assert_same(again, alone[262:270])
+
+
+@pytest.mark.parametrize("more", [{}, {"heads": 8}, {"window": 9}, {"softcap": 2.0}], ids=str)
+def test_a_layer_that_stores_nothing(more):
+    """It reads the keys and values of an earlier one, while another layer stores its own in between."""
+    first, other = Attention(0, 4, 2, 16, 0.25, 20), Attention(3, 4, 2, 16, 0.25)
+    later = replace(first, **more)
+    values = drawn(first, 300, seed=88)
+    expected = [expected_at(values, first, position) for position in range(300)]
+
+    def forward(ops):
+        q, k, v = picked(ops, inputs(ops, values), first)
+        y = ops.attend(q, k, v, first)
+        again = ops.linear(q, float_weight("twice", np.tile(np.eye(64, dtype=np.float32), (later.heads // 4, 1))))
+        ops.attend(y, ops.scale(v, 0.5), ops.scale(k, -1.0), other)
+        return ops.outputs(ops.attend(again, None, None, later))
+
+    layers = (first, other)
+    found = run(forward, rows_of(300), layers)
+    q, k, v = split(values, first)
+    for position in (0, 1, 8, 9, 255, 256, 257, 299):
+        wanted = np.concatenate([q[position]] * (later.heads // 4))
+        row = attend_row(wanted, k[: position + 1], v[: position + 1], position, later)
+        assert_same(found[position], row.reshape(-1), f"at {position}")
+    if not more:
+        assert_same(found, np.stack(expected))
+    with loaded(forward, layers, threads=3) as program:
+        pieces = [program.run(rows(*span)) for span in ((0, 1), (1, 9), (9, 250), (250, 258), (258, 259), (259, 300))]
+    assert_same(np.concatenate(pieces), found)
 
 
 def interleaved(spans):

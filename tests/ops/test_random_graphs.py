@@ -7,6 +7,8 @@ a missing barrier.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -91,6 +93,24 @@ class Builder:
     def step_scale(self):
         self.keep(self.ops.scale(self.take(WIDTH), (0.5, -1.25)[self.choose(2)]))
 
+    def step_softcap(self):
+        self.keep(self.ops.softcap(self.take(WIDTH), (0.5, 15.0)[self.choose(2)]))
+
+    def step_second_table(self):
+        """Read row by row as the first, and cut into parts."""
+        wide = inputs(self.ops, normals(self.seed + self.choose(3), ROWS, WIDE), self.name())
+        self.keep(self.ops.cut(wide, *((1, 3, WIDTH), (2, 20, WIDTH // 2), (16, 1, 4))[self.choose(3)]))
+        self.keep(wide, WIDE)
+
+    def step_attend_as_before(self):
+        """With the keys and values of an earlier layer, if there is one."""
+        if self.layers:
+            spec = self.layers[self.choose(len(self.layers))]
+            heads, cap = spec.kv_heads * (2 + 2 * self.choose(2)), (0.0, 3.0)[self.choose(2)]
+            q = self.linear(self.take(WIDTH), heads * HEAD)
+            y = self.ops.attend(q, None, None, replace(spec, heads=heads, softcap=cap))
+            self.keep(self.linear(y, WIDTH, heads * HEAD))
+
     def step_feed_forward(self):
         x = self.take(WIDTH)
         gate, up = self.linear(x, WIDE), self.linear(x, WIDE)
@@ -103,7 +123,9 @@ class Builder:
         stacked = [self.matrix(count * rows, columns) for rows, columns in shapes]
         split = [w._replace(shape=(count, *shape)) for w, shape in zip(stacked, shapes, strict=True)]
         gating = ("softmax", "sigmoid")[self.choose(2)]
-        routes = self.ops.route(self.linear(x, count), Routing(1 + self.choose(3), gating, bool(self.choose(2))))
+        factors = float_weight(self.name(), normals(self.seed, count)) if self.choose(2) else None
+        routing = Routing(1 + self.choose(3), gating, bool(self.choose(2)))
+        routes = self.ops.route(self.linear(x, count), routing, factors=factors)
         self.keep(self.ops.experts(self.take(WIDTH), routes, Experts(*split, ("silu", "gelu")[self.choose(2)])))
 
     def step_attend(self):

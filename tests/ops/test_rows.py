@@ -134,6 +134,45 @@ def test_gated_with_any_bits(activation):
     run_both(forward, (), rows_of(64))
 
 
+@pytest.mark.parametrize("cap", [15.0, 30.0, 0.3])
+def test_softcap(cap):
+    """The whole range, with the places where the tanh changes its rule and every edge value."""
+    turns = np.array([0.6249999, 0.625, 8.3, 9.0, 9.1, 44.3, 44.4, 1e-20, 1e-38], np.float32) * np.float32(cap)
+    points = np.concatenate([np.array([*EDGES, *TURNING], np.float32), turns, -turns])
+    sweep = (uniforms(49, ROWS * 50 - len(points)) - np.float32(0.5)) * np.float32(20 * cap)
+    values = np.concatenate([points, sweep]).reshape(ROWS, 50)
+    found = check_row_counts(lambda ops: ops.softcap(inputs(ops, values), cap), ROWS, COUNTS, threads=3)
+    finite = np.isfinite(values)
+    exact = cap * np.tanh(values[finite].astype(np.float64) / cap)
+    assert np.all(np.abs(found[finite] - exact) <= 3e-7 * np.abs(exact) + 1e-38)
+    assert_same(found[~finite], values[~finite])
+
+
+def test_softcap_with_any_bits():
+    values = any_floats(50, 64, 100)
+    run_both(lambda ops: ops.softcap(inputs(ops, values), 15.0), (), rows_of(64))
+
+
+@pytest.mark.parametrize("heads, first, count", [(1, 0, 60), (1, 7, 16), (3, 0, 5), (3, 19, 1), (4, 2, 13), (60, 0, 1)])
+def test_cut(heads, first, count):
+    """Parts that are no whole lines don't touch the next row, nor what is left of theirs."""
+    values = wide(51, ROWS, 60)
+    found = check_row_counts(lambda ops: ops.cut(inputs(ops, values), heads, first, count), ROWS, COUNTS, threads=3)
+    assert_same(found, values.reshape(ROWS, heads, -1)[:, :, first : first + count].reshape(ROWS, -1).copy())
+
+
+def test_two_tables():
+    """Both are read before a pass begins: neither may lie where the other's readers work."""
+    first, second = wide(52, ROWS, 50), wide(53, ROWS, 50)
+
+    def forward(ops):
+        x = ops.scale(inputs(ops, first, "first"), 0.5)
+        x = ops.scale(ops.add(x, x), 0.25)
+        return ops.add(x, ops.scale(inputs(ops, second, "second"), 3.0))
+
+    check_row_counts(forward, ROWS, COUNTS, threads=3)
+
+
 @pytest.mark.parametrize("interleaved", [True, False], ids=["pairs", "halves"])
 @pytest.mark.parametrize("width, rotated", [(64, 64), (80, 80), (64, 16), (128, 96), (16, 16), (20, 6), (256, 256)])
 def test_rope(width, rotated, interleaved):

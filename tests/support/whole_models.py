@@ -29,6 +29,7 @@ from tests.support.backends import loaded
 from tests.support.blocks import integers
 from tests.support.tiny_families import KINDS, write_tiny_family
 from tests.support.tiny_hybrids import HYBRIDS, write_tiny_hybrid
+from tests.support.tiny_gemma4 import write_tiny_gemma4
 from tests.support.tiny_latent import write_tiny_deepseek2, write_tiny_gpt_oss
 from tests.support.tiny_models import (
     MIXTURES,
@@ -64,6 +65,7 @@ WRITERS: dict[str, Callable[[Path], Path]] = {
     "llama": write_llama,
     "floats": write_floats,
     "gemma3": write_gemma,
+    "gemma4": write_tiny_gemma4,
     "qwen3": write_tiny_qwen3,
 } | {name: partial(write_tiny_family, architecture=name) for name in KINDS}
 WRITERS |= {name: partial(write_tiny_mixture, name=name) for name in MIXTURES}

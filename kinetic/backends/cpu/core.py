@@ -21,6 +21,7 @@ from kinetic.backends.cpu.core_ops import (
     piece,
     rope,
     scale,
+    softcap,
 )
 from kinetic.backends.cpu.emitted import atomic_add, atomic_read, atomic_write, extern, field, read_i64, write_i64
 
@@ -72,6 +73,8 @@ def execute_recurrent(p, i, thread, threads, scratch):
         mul(p, i, thread, threads)
     elif op == tape.ACTIVATE:
         activate(p, i, thread, threads)
+    elif op == tape.SOFTCAP:
+        softcap(p, i, thread, threads)
     elif op == tape.SHORT_CONV:
         short_conv(p, i, thread, threads)
     elif op == tape.SCAN:

@@ -12,6 +12,7 @@ from kinetic.backends.cpu.emitted import extern, field, read_f32, read_i64, writ
 store_key = extern("store_key", "aaa")
 store_value = extern("store_value", "aaa")
 scale_row = extern("scale_row", "aaaf")
+softcap_row = extern("softcap_row", "aaaf")
 copy_row = extern("copy_row", "aaa")
 scores_8, scores_4, scores_3, scores_2, scores_1 = (extern(f"scores_{r}", "aaaaaa") for r in (8, 4, 3, 2, 1))
 values_8, values_4, values_3, values_2, values_1 = (extern(f"weighted_values_{r}", "aaaaaa") for r in (8, 4, 3, 2, 1))
@@ -105,6 +106,17 @@ def chunk_scores(scratch, queries, keys, width, count):
 
 
 @kernel
+def cap_scores(scratch, count, cap):
+    """Scores of the keys that each row sees, and of some beside them that nobody reads. ``cap`` is an address."""
+    for r in range(count):
+        low, high = read_i64(scratch + LOW + 8 * r), read_i64(scratch + HIGH + 8 * r)
+        if high > low:
+            first = low // 16 * 16
+            line = scratch + SCORES + 1024 * r + 4 * first
+            softcap_row(line, line, high - first, read_f32(cap))
+
+
+@kernel
 def row_values(scratch, page_values, width, values, r, low, high):
     values_1(scratch + SCORES + 1024 * r, page_values, width, low, high - low, values + r * width * 4)
 
@@ -166,6 +178,8 @@ def attend_chunk(p, i, row, g, heads, count, chunk, scratch, values, sums):
     page = page_of(p, row, chunk * CHUNK)
     bounds(p, row, heads, count, chunk * CHUNK, field(i, 11), scratch)
     chunk_scores(scratch, scratch + ROWS_AT, page + field(i, 8) + g * CHUNK * width * 2, width, count)
+    if read_f32(field(i, 10) + 4) != 0:
+        cap_scores(scratch, count, field(i, 10) + 4)
     for r in range(count):
         low, high = read_i64(scratch + LOW + 8 * r), read_i64(scratch + HIGH + 8 * r)
         copy_row(0, values + r * wide * 4, wide)
@@ -278,7 +292,8 @@ def units_of(p, i):
 @kernel
 def attend(p, i, thread, threads, scratch):
     """2 q, 3 row bytes, 4 heads, 5 key/value heads, 6 width of a key, 7 of a value, 8 keys' offset, 9 values',
-    10 address of the scale, 11 window or 0, 12 out, 13 out row bytes, 14 slot of the blocks, 15 sinks or 0.
+    10 address of the scale and the cap (0: none), 11 window or 0, 12 out, 13 out row bytes, 14 slot of the blocks,
+    15 sinks or 0.
 
     With CHUNKS in the program table only chunks are computed here, each by itself, so that even a single row
     has work for every thread; ``attend_merge`` does the rest."""

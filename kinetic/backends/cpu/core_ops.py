@@ -14,6 +14,7 @@ store_tile = extern("store_tile", "aaaaaa")
 rope_row = extern("rope_row", "aaaa")
 add_rows = extern("add_rows", "aaaa")
 scale_row = extern("scale_row", "aaaf")
+softcap_row = extern("softcap_row", "aaaf")
 copy_row = extern("copy_row", "aaa")
 spread_row = extern("spread_row", "aaaa")
 one_call, two_call, tile_call = pointer_call(4), pointer_call(5), pointer_call(5)
@@ -289,6 +290,15 @@ def scale(p, i, thread, threads):
     for t in range(low, high):
         at = t * field(i, 4)
         scale_row(field(i, 2) + at, field(i, 3) + at, field(i, 5), read_f32(field(i, 6)))
+
+
+@kernel
+def softcap(p, i, thread, threads):
+    """Fields of ``scale``; 6 is the address of the cap."""
+    low, high = share(rows_of(p, i), thread, threads)
+    for t in range(low, high):
+        at = t * field(i, 4)
+        softcap_row(field(i, 2) + at, field(i, 3) + at, field(i, 5), read_f32(field(i, 6)))
 
 
 @kernel

@@ -113,7 +113,7 @@ def selection_keys(i, values, keys, n):
 def route(p, i, thread, threads, scratch):
     """2 logits, 3 row bytes, 4 experts, 5 used, 6 out, 7 out row bytes, 8 gating (0 softmax, 1 sigmoid, 2 softmax of
     the chosen), 9 whether weights are normalised, 10 address of their factor, 11 bias of the choice or 0, 12 groups,
-    13 used groups."""
+    13 used groups, 14 factors of the experts or 0."""
     n, used = field(i, 4), field(i, 5)
     low, high = share(rows_of(p, i), thread, threads)
     for t in range(low, high):
@@ -146,7 +146,10 @@ def route(p, i, thread, threads, scratch):
             weight = read_f32(at)
             if field(i, 9) != 0:
                 weight = weight / total
-            write_f32(at, weight * read_f32(field(i, 10)))
+            weight = weight * read_f32(field(i, 10))
+            if field(i, 14) != 0:
+                weight = weight * read_f32(field(i, 14) + 4 * nt.int64(read_f32(at - 4 * used)))
+            write_f32(at, weight)
 
 
 @inline

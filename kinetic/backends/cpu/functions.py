@@ -96,6 +96,28 @@ def gelu(b: Builder, x: Value) -> Value:
     return b.fdiv(x, b.fadd(like(ty, 1), exp(b, b.fneg(u))))
 
 
+def tanh(b: Builder, x: Value) -> Value:
+    ty, ints = x.type, as_int(x.type)
+    bits = b.bitcast(x, ints)
+    magnitude = b.bitcast(b.and_(bits, like(ints, 0x7FFFFFFF)), ty)
+    square = b.fmul(x, x)
+    p = like(ty, reference.TANH_COEFFICIENTS[0])
+    for c in reference.TANH_COEFFICIENTS[1:]:
+        p = fma(b, p, square, like(ty, c))
+    small = fma(b, b.fmul(p, square), x, x)
+    grown = b.fadd(like(ty, 1), exp(b, b.fadd(magnitude, magnitude)))
+    large = b.bitcast(b.fsub(like(ty, 1), b.fdiv(like(ty, 2), grown)), ints)
+    signed = b.bitcast(b.or_(large, b.and_(bits, like(ints, -0x80000000))), ty)
+    return b.select(b.fcmp_ordered("<", magnitude, like(ty, reference.TANH_POLYNOMIAL_BELOW)), small, signed)
+
+
+def softcap(b: Builder, x: Value, cap: Value) -> Value:
+    ints = as_int(x.type)
+    capped = b.fmul(cap, tanh(b, b.fdiv(x, cap)))
+    magnitude = b.and_(b.bitcast(x, ints), like(ints, 0x7FFFFFFF))
+    return b.select(b.icmp_signed("==", magnitude, like(ints, int(INFINITY))), x, capped)
+
+
 def sigmoid(b: Builder, x: Value) -> Value:
     one = like(x.type, 1)
     return b.fdiv(one, b.fadd(one, exp(b, b.fneg(x))))

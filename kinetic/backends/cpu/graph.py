@@ -43,6 +43,9 @@ class GraphOps:
     def embed(self, table: Weight) -> Node:
         return self._node("embed", table.shape[1], table=table)
 
+    def softcap(self, x: Node, cap: float) -> Node:
+        return self._node("softcap", x.width, x, cap=cap)
+
     def scale(self, x: Node, factor: float) -> Node:
         return self._node("scale", x.width, x, factor=factor)
 
@@ -74,8 +77,8 @@ class GraphOps:
     def gated(self, gate: Node, up: Node, activation: str) -> Node:
         return self._node("gated", gate.width, gate, up, activation=activation)
 
-    def route(self, logits: Node, routing: Routing, bias: Weight | None = None) -> Node:
-        return self._node("route", 2 * routing.used, logits, routing=routing, bias=bias)
+    def route(self, logits: Node, routing: Routing, bias: Weight | None = None, factors: Weight | None = None) -> Node:
+        return self._node("route", 2 * routing.used, logits, routing=routing, bias=bias, factors=factors)
 
     def experts(self, x: Node, routes: Node, experts: Experts) -> Node:
         return self._node("experts", experts.down.shape[1], x, routes, experts=experts)
@@ -83,8 +86,9 @@ class GraphOps:
     def rope(self, x: Node, rope: Rope, head_dim: int) -> Node:
         return self._node("rope", x.width, x, rope=rope, head_dim=head_dim)
 
-    def attend(self, q: Node, k: Node, v: Node, spec: Attention, sinks: Weight | None = None) -> Node:
-        return self._node("attend", spec.heads * spec.value_width, q, k, v, spec=spec, sinks=sinks)
+    def attend(self, q: Node, k: Node | None, v: Node | None, spec: Attention, sinks: Weight | None = None) -> Node:
+        stored = () if k is None or v is None else (k, v)
+        return self._node("attend", spec.heads * spec.value_width, q, *stored, spec=spec, sinks=sinks)
 
     def short_conv(self, x: Node, weight: Weight, bias: Weight | None, state: State, activation: str) -> Node:
         return self._node("short_conv", x.width, x, weight=weight, bias=bias, state=state, activation=activation)

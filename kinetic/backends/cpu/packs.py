@@ -56,13 +56,14 @@ def packing_digest() -> str:
     return digest_of(sources, (VERSION, str(CHUNK), str(BLOCK), sys.byteorder, *compilers))
 
 
-def describe(table: Weight, places: Sequence[tuple[Weight, int]], size: int) -> str:
+def describe(tables: Sequence[Weight], places: Sequence[tuple[Weight, int]], size: int) -> str:
     """All that a pack's bytes depend on but the model's. ``places`` are the matrices and where each begins.
 
-    The embedding table is in no pack, but its scales were checked before one was written.
+    Embedding tables are in no pack, but their scales were checked before one was written.
     """
     lines = [packing_digest(), str(size)]
-    lines += [f"{weight.name!r} {weight.ggml_type} {weight.shape} {at}" for weight, at in (*places, (table, -1))]
+    known = [*places, *((table, -1) for table in tables)]
+    lines += [f"{weight.name!r} {weight.ggml_type} {weight.shape} {at}" for weight, at in known]
     return "\n".join(lines)
 
 

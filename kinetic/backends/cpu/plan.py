@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kinetic.backends.base import BLOCK, Attention, Rope
-from kinetic.backends.cpu import plan_experts, plan_heads, plan_recurrent, tape
+from kinetic.backends.base import BLOCK, Rope
+from kinetic.backends.cpu import plan_experts, plan_heads, plan_recurrent, plan_rows, tape
 from kinetic.backends.cpu.barriers import ALL_MODES, OWN, Buffer, By, Partition, Touch, Touched
-from kinetic.backends.cpu.core_limits import attention_units
 from kinetic.backends.cpu.functions import RECORD
 from kinetic.backends.cpu.graph import Node
 from kinetic.backends.cpu.layout import GROUP
@@ -24,6 +23,7 @@ from kinetic.backends.cpu.memory import address, allocate, round_up
 from kinetic.backends.cpu.native import Kernels
 from kinetic.backends.cpu.pages import PageLayout
 from kinetic.backends.cpu.plan_fused import fused, fuses_gate, fuses_into_add, fuses_into_rope, only_quantised
+from kinetic.backends.cpu.plan_rows import expect_room
 from kinetic.backends.cpu.tiles import MANY, ONE, TWO
 from kinetic.backends.cpu.weights import WeightStore
 from kinetic.backends.states import StateStore
@@ -35,8 +35,8 @@ class Tape:
     """What ``program`` needs to run a forward pass."""
 
     code: NDArray[np.int64]
-    embed: Node
-    embedded: Buffer
+    embeds: list[tuple[Node, Buffer]]
+    """Rows of tables, and where they are put before a pass."""
     logits: Buffer
     vocab_size: int
     output_rows: NDArray[np.int64]
@@ -80,15 +80,15 @@ class Planner:
         logits = [node for node in nodes if node.op != "tap"][-1]
         self._pending = {node: len(node.uses) + (node is logits) for node in nodes}
         done_elsewhere = fused(nodes)
-        embed = next(node for node in nodes if node.op == "embed")
-        embedded = self._buffers[embed] = self._float_buffer(embed)
-        for node in nodes[1:]:
-            if node not in done_elsewhere:
+        # First of all: they are written before a pass begins, so nothing may have used their memory before them.
+        embeds = [(node, self._float_buffer(node)) for node in nodes if node.op == "embed"]
+        self._buffers |= dict(embeds)
+        for node in nodes:
+            if node.op != "embed" and node not in done_elsewhere:
                 getattr(self, f"_{node.op}")(node)
         return Tape(
             code=np.array(self._code, np.int64),
-            embed=embed,
-            embedded=embedded,
+            embeds=embeds,
             logits=self._buffers[logits],
             vocab_size=logits.width,
             output_rows=self._rows,
@@ -153,11 +153,11 @@ class Planner:
         taken = self._take_over(residual)
         return (taken, taken) if taken else (self._float_buffer(node), self._buffers[residual])
 
-    def _constant(self, value: float) -> int:
-        """Address of a float32 constant."""
-        if value not in self._constants:
-            self._constants[value] = np.array([value], np.float32)
-        return address(self._constants[value])
+    def _constant(self, *values: float) -> int:
+        """Address of float32 constants."""
+        if values not in self._constants:
+            self._constants[values] = np.array(values, np.float32)
+        return address(self._constants[values])
 
     def _slot(self, table: dict[Any, int], key: object, words: int) -> int:
         if key not in table:
@@ -222,6 +222,7 @@ class Planner:
     _cut, _join, _linear_heads = plan_heads.cut, plan_heads.join, plan_heads.linear_heads
     _mul, _activate, _short_conv = plan_recurrent.mul, plan_recurrent.activate, plan_recurrent.short_conv
     _scan = plan_recurrent.scan
+    _attend, _softcap = plan_rows.attend, plan_rows.softcap
 
     def _scale(self, node: Node) -> None:
         x = self._buffers[node.inputs[0]]
@@ -254,7 +255,7 @@ class Planner:
         packed = self._store.packed(node["weight"])
         quantised = packed.fmt.QUANTISED
         x = self._records_of(source) if quantised else self._columns_of(source)
-        _expect_room(packed.groups, f"tensor '{node['weight'].name}'")
+        expect_room(packed.groups, f"tensor '{node['weight'].name}'")
         out, extra = self._target(node, residual)
         bias = self._store.vector(node["bias"]) if node["bias"] is not None else 0
         size = packed.width // BLOCK if quantised else packed.width
@@ -312,25 +313,6 @@ class Planner:
         self._emit(tape.ROPE, node, words, [(x, part)], [(x, part)])
         self._finish(node, x)
 
-    def _attend(self, node: Node) -> None:
-        spec: Attention = node["spec"]
-        _expect_room(self._capacity * attention_units(spec), f"attention with {spec.heads} heads")
-        q, k, v = (self._buffers[side] for side in node.inputs)
-        keys, values = self._pages.keys[spec.layer], self._pages.values[spec.layer]
-        sinks = self._store.vector(node["sinks"]) if node["sinks"] is not None else 0
-        part = ("heads", spec.kv_heads, node.rows)
-        shape = [spec.kv_heads, spec.head_dim, spec.value_width, keys, values]
-        words = [k.address, v.address, k.stride, *shape, v.stride]
-        self._emit(tape.STORE, node, words, [(k, part), (v, part)], [(self._cache, part)])
-        out = self._float_buffer(node)
-        slot = self._slot(self._groups, spec.heads // spec.kv_heads, 2)
-        words = [q.address, q.stride, spec.heads, *shape]
-        words += [self._constant(spec.scale), spec.window, out.address, out.stride, slot, sinks]
-        self._emit(tape.ATTEND, node, words, [(q, None), (self._cache, None)], [(out, None), (self._parts, None)])
-        split = [mode for mode in ALL_MODES if mode & tape.SPLIT]
-        self._emit(tape.ATTEND_MERGE, node, words, [(self._parts, None), (self._cache, None)], [(out, None)], split)
-        self._finish(node, out)
-
     def _outputs(self, node: Node) -> None:
         x, out = self._buffers[node.inputs[0]], self._float_buffer(node)
         words = [x.address, out.address, x.stride, node.width, address(self._rows)]
@@ -350,8 +332,3 @@ class Planner:
     def _finish(self, node: Node, out: Buffer) -> None:
         self._done_with(*node.inputs)
         self._buffers[node] = out
-
-
-def _expect_room(units: int, what: str) -> None:
-    if units > tape.MOST_UNITS:
-        raise KineticError(f"{what} has more to divide among threads than the CPU backend can count", name="TOO_LARGE")

@@ -39,9 +39,10 @@ def route(planner: Planner, node: Node) -> None:
     logits, out = planner._buffers[node.inputs[0]], planner._float_buffer(node)
     rows = ("rows", node.rows)
     bias = planner._store.vector(node["bias"]) if node["bias"] is not None else 0
+    factors = planner._store.vector(node["factors"]) if node["factors"] is not None else 0
     words = [logits.address, logits.stride, node.inputs[0].width, routing.used, out.address, out.stride]
     words += [GATINGS[routing.gating], int(routing.normalised), planner._constant(routing.scale), bias]
-    words += [routing.groups, routing.used_groups]
+    words += [routing.groups, routing.used_groups, factors]
     planner._emit(tape.ROUTE, node, words, [(logits, By(rows, LAST))], [(out, By(rows, LAST))])
     planner._finish(node, out)
 

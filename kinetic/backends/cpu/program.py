@@ -57,27 +57,29 @@ class CpuProgram:
         self.vocab_size = self._tape.vocab_size
         self._program = np.zeros(tape.FIRST_FREE + 64, np.int64)
         self._rows = np.zeros((4, CAPACITY), np.int64)
-        self._attention = layers
+        # Some of them may read what others store.
+        self._attention = list(dict.fromkeys(node["spec"] for node in nodes if node.op == "attend"))
         self._sequences, self._order = np.zeros((CAPACITY, 3), np.int64), np.zeros(CAPACITY, np.int64)
         self._parts = allocate(0)
         self._blocks = {slot: np.zeros((CAPACITY, 2), np.int64) for _, slot in self._tape.groups}
         self._tables: dict[Rope, F32] = {}
         self._seen: dict[str, list[F32]] = {}
-        self._prepare(scratch_bytes(layers, nodes))
+        self._prepare(scratch_bytes(self._attention, nodes))
         self._workers = Workers(kernels, self._program, threads)
         self._candidates = _CandidateBuffers(self.vocab_size)
 
     def _plan(self, nodes: list[Node], layout: PageLayout, packs: PackCache | None) -> Tape:
         """The tape, with all weights packed. A pack was written only of checked weights: they are not checked again."""
         weights = WeightStore(self._kernels, matrices(nodes), self._threads)
-        table = next(node["table"] for node in nodes if node.op == "embed")
-        pack = self._pack = open_pack(packs, table, weights)
+        tables = list({node["table"].name: node["table"] for node in nodes if node.op == "embed"}.values())
+        pack = self._pack = open_pack(packs, tables, weights)
         is_read = pack is not None and weights.read(pack)
         with default_rounding():
             made = Planner(self._kernels, weights, layout, self._states, self._capacity).plan(nodes)
         if not is_read:
-            if not weights.holds(table):
-                check_table(table)
+            for table in tables:
+                if not weights.holds(table):
+                    check_table(table)
             if pack is not None:
                 weights.offer(pack)
         weights.close()
@@ -132,13 +134,12 @@ class CpuProgram:
         return [tables[sequence] for sequence in batch.sequences]
 
     def _embed(self, tokens: Sequence[int]) -> None:
-        table = self._tape.embed["table"]
-        target = self._tape.embedded
-        stride = target.stride // 4
-        rows = target.data.view(np.float32)[: len(tokens) * stride].reshape(len(tokens), stride)
-        with default_rounding():
-            decoded = by_type(table.ggml_type, table.name).decode(table.data[np.array(tokens, np.int64)])
-        rows[:, : decoded.shape[1]] = decoded
+        for node, target in self._tape.embeds:
+            table, stride = node["table"], target.stride // 4
+            rows = target.data.view(np.float32)[: len(tokens) * stride].reshape(len(tokens), stride)
+            with default_rounding():
+                decoded = by_type(table.ggml_type, table.name).decode(table.data[np.array(tokens, np.int64)])
+            rows[:, : decoded.shape[1]] = decoded
 
     def _refresh_tables(self, length: int) -> None:
         """Rotation tables reach as far as the longest position so far."""

@@ -7,7 +7,16 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from kinetic.backends.cpu.functions import ACTIVATIONS, IN_TILES, UNGATED, exp, gated, load_block, quantise_block
+from kinetic.backends.cpu.functions import (
+    ACTIVATIONS,
+    IN_TILES,
+    UNGATED,
+    exp,
+    gated,
+    load_block,
+    quantise_block,
+    softcap,
+)
 from kinetic.backends.cpu.ir import (
     F16,
     F32,
@@ -46,6 +55,7 @@ def emit(module: ir.Module) -> None:
     quantise_row(module)
     add_rows(module)
     scale_row(module)
+    softcap_row(module)
     copy_row(module)
     spread_row(module)
     exp_row(module)
@@ -169,6 +179,15 @@ def scale_row(module: ir.Module) -> None:
     b, (x, out, n, factor) = function(module, "scale_row", "aaaf")
     with loop(b, _lines(b, n)) as i:
         store(b, b.fmul(load(b, at(b, x, i, 64), 0, LINE), splat(b, factor, 16)), at(b, out, i, 64))
+    b.ret_void()
+
+
+def softcap_row(module: ir.Module) -> None:
+    """softcap_row(x, out, n, cap)."""
+    b, (x, out, n, cap) = function(module, "softcap_row", "aaaf")
+    limit = splat(b, cap, 16)
+    with loop(b, _lines(b, n)) as i:
+        store(b, softcap(b, load(b, at(b, x, i, 64), 0, LINE), limit), at(b, out, i, 64))
     b.ret_void()
 
 

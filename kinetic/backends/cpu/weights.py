@@ -148,8 +148,8 @@ class WeightStore:
 
     def _pack(self, weight: Weight, packed: Packed) -> None:
         size = packed.matrix_bytes
-        matrices = np.ascontiguousarray(weight.data).reshape(-1, packed.rows, weight.data.shape[1])
-        for number, source in enumerate(matrices):
+        for number, rows in enumerate(weight.data.reshape(-1, packed.rows, weight.data.shape[-1])):
+            source = np.ascontiguousarray(rows)
             self._pack_matrix(weight, packed, source, address(packed.data) + number * size, number * source.nbytes)
 
     def _pack_matrix(self, weight: Weight, packed: Packed, source: NDArray[np.uint8], target: int, offset: int) -> None:
@@ -173,8 +173,8 @@ class WeightStore:
         self._pool.shutdown()
 
 
-def open_pack(cache: PackCache | None, table: Weight, weights: WeightStore) -> Pack | None:
+def open_pack(cache: PackCache | None, tables: Sequence[Weight], weights: WeightStore) -> Pack | None:
     """The pack of these weights, whether its file is there or not; None if there is to be none."""
     if cache is None or not IS_POSSIBLE:
         return None
-    return Pack(cache, describe(table, weights.places, weights.size), weights.size)
+    return Pack(cache, describe(tables, weights.places, weights.size), weights.size)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetic.backends.base import CHUNK, Attention
-from kinetic.backends.reference.functions import EXP_ZERO_BELOW, exp32, fma32, strided_sum
+from kinetic.backends.reference.functions import EXP_ZERO_BELOW, exp32, fma32, softcap, strided_sum
 from kinetic.bits import F32
 
 NEGATIVE_INFINITY = np.float32(-np.inf)
@@ -61,6 +61,8 @@ def _chunk(q: F32, keys: NDArray[np.float16], values: NDArray[np.float16], lane:
         scores = np.zeros((spec.heads, len(k)), np.float32)
         for i in range(spec.head_dim):
             scores = fma32(q[:, i, None], k[:, :, i].T, scores)
+        if spec.softcap:
+            scores = softcap(scores, spec.softcap)
         numbers = np.where(np.isnan(scores), NEGATIVE_INFINITY, scores)
         maximum = numbers.max(axis=-1)
         difference = scores - maximum[:, None]

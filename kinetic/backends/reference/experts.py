@@ -16,7 +16,7 @@ from kinetic.formats import by_type
 GATINGS: dict[str, Callable[[F32], F32]] = {"softmax": softmax, "sigmoid": sigmoid, "softmax_chosen": np.copy}
 
 
-def route(logits: F32, routing: Routing, bias: F32 | None = None) -> F32:
+def route(logits: F32, routing: Routing, bias: F32 | None = None, factors: F32 | None = None) -> F32:
     """See ``base.Ops.route``. Experts by (value and bias descending, number ascending); NaN counts as -inf there."""
     values = GATINGS[routing.gating](logits)
     with np.errstate(all="ignore"):
@@ -34,6 +34,8 @@ def route(logits: F32, routing: Routing, bias: F32 | None = None) -> F32:
                 total += weights[:, rank]
             weights /= np.where(total < SMALLEST_SUM, SMALLEST_SUM, total)[:, None]
         weights *= np.float32(routing.scale)
+        if factors is not None:
+            weights *= factors[chosen]
     return np.concatenate([chosen.astype(np.float32), weights], axis=1)
 
 
@@ -96,5 +98,5 @@ def _elements(weight: Weight) -> F32:
 
 def matrix(weight: Weight, number: int) -> Weight:
     """The matrix [N, K] of one expert, or of one head."""
-    rows: NDArray[np.uint8] = weight.data.reshape(weight.shape[0], weight.shape[1], -1)[number]
+    rows: NDArray[np.uint8] = weight.data.reshape(*weight.shape[:2], weight.data.shape[-1])[number]
     return weight._replace(shape=weight.shape[1:], data=rows)

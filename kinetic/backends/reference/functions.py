@@ -32,6 +32,11 @@ EXP_ZERO_BELOW = np.float32(-87.0)
 SMALLEST_SUM = np.float32(2.0**-14)
 """Weights of experts are divided by no less: the smallest normal float16."""
 
+TANH_POLYNOMIAL_BELOW = np.float32(0.625)
+TANH_COEFFICIENTS = tuple(
+    np.float32(c) for c in (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
+)
+
 GELU_CUBIC = np.float32(0.044715)
 GELU_SLOPE = np.float32(1.5957691216057308)
 """2 * sqrt(2 / pi)."""
@@ -128,6 +133,26 @@ def relu_sqr(x: F32) -> F32:
     with np.errstate(all="ignore"):
         r = np.where(x < 0, np.float32(0), x)
         return r * r
+
+
+def tanh(x: F32) -> F32:
+    """An odd polynomial of degree 11 below 0.625, else ``1 - 2 / (1 + exp(2 |x|))`` with the sign of x."""
+    with np.errstate(all="ignore"):
+        magnitude = np.abs(x)
+        square = x * x
+        p = np.full_like(square, TANH_COEFFICIENTS[0])
+        for c in TANH_COEFFICIENTS[1:]:
+            p = fma32(p, square, c)
+        small = fma32(p * square, x, x)
+        large = np.float32(1) - np.float32(2) / (np.float32(1) + exp32(magnitude + magnitude))
+        return np.where(magnitude < TANH_POLYNOMIAL_BELOW, small, np.copysign(large, x))
+
+
+def softcap(x: F32, cap: float) -> F32:
+    """``cap * tanh(x / cap)``; an infinity stays one."""
+    with np.errstate(all="ignore"):
+        limit = np.float32(cap)
+        return np.where(np.isinf(x), x, limit * tanh(x / limit))
 
 
 def softmax(x: F32) -> F32:

@@ -9,7 +9,7 @@ from kinetic.backends import rope_tables
 from kinetic.backends.base import Attention, Experts, Rope, Routing, Scan, State, Weight
 from kinetic.backends.reference.attention import attend_row
 from kinetic.backends.reference.experts import matrix, mixture, route
-from kinetic.backends.reference.functions import ACTIVATIONS, GATES, fma32, strided_sum_of_squares
+from kinetic.backends.reference.functions import ACTIVATIONS, GATES, fma32, softcap, strided_sum_of_squares
 from kinetic.backends.reference.linear import linear
 from kinetic.backends.reference.recurrent import short_conv_row
 from kinetic.backends.reference.scan import scan_row
@@ -64,6 +64,9 @@ class ReferenceOps:
     def scale(self, x: F32, factor: float) -> F32:
         return x * np.float32(factor)
 
+    def softcap(self, x: F32, cap: float) -> F32:
+        return softcap(x, cap)
+
     def rms_norm(self, x: F32, weight: Weight, eps: float) -> F32:
         w = _decoded(weight).reshape(weight.shape)
         width = weight.shape[-1]
@@ -107,8 +110,8 @@ class ReferenceOps:
         with np.errstate(all="ignore"):
             return GATES[activation](gate, up)
 
-    def route(self, logits: F32, routing: Routing, bias: Weight | None = None) -> F32:
-        return route(logits, routing, None if bias is None else _decoded(bias))
+    def route(self, logits: F32, routing: Routing, bias: Weight | None = None, factors: Weight | None = None) -> F32:
+        return route(logits, routing, *(None if side is None else _decoded(side) for side in (bias, factors)))
 
     def experts(self, x: F32, routes: F32, experts: Experts) -> F32:
         return mixture(x, routes, experts)
@@ -127,15 +130,14 @@ class ReferenceOps:
                 heads[t, :, odd] = fma32(e, sin, o * cos)
         return heads.reshape(x.shape)
 
-    def attend(self, q: F32, k: F32, v: F32, spec: Attention, sinks: Weight | None = None) -> F32:
-        k = k.reshape(len(k), spec.kv_heads, spec.head_dim)
-        v = v.reshape(len(v), spec.kv_heads, spec.value_width)
+    def attend(self, q: F32, k: F32 | None, v: F32 | None, spec: Attention, sinks: Weight | None = None) -> F32:
         out = np.zeros((len(q), spec.heads, spec.value_width), np.float32)
         drains = None if sinks is None else _decoded(sinks)
         rows = zip(self.batch.sequences, self.batch.positions, strict=True)
         for t, (sequence, position) in enumerate(rows):
             cache = self.caches.setdefault((sequence, spec.layer), Cache(spec))
-            cache.store(position, k[t], v[t])
+            if k is not None and v is not None:
+                cache.store(position, k[t].reshape(spec.kv_heads, -1), v[t].reshape(spec.kv_heads, -1))
             head = q[t].reshape(spec.heads, spec.head_dim)
             keys, values = cache.keys[: position + 1], cache.values[: position + 1]
             out[t] = attend_row(head, keys, values, position, spec, drains)
