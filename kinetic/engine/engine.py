@@ -71,7 +71,7 @@ class Engine:
         self.identity = EngineIdentity(device.engine_id, device.device_class, device.device_name, device.threads)
         forward = self._family.forward
         watched = (lambda ops: forward(watch(ops))) if watch else forward
-        self._program = device.load(watched, self._family.attention, progress, packs)
+        self._program = device.load(watched, self._family.attention, progress, packs, self._family.states)
 
     # ---- asking
 

@@ -97,7 +97,13 @@ def gelu(b: Builder, x: Value) -> Value:
 
 
 def sigmoid(b: Builder, x: Value) -> Value:
-    return b.fdiv(like(x.type, 1), b.fadd(like(x.type, 1), exp(b, b.fneg(x))))
+    one = like(x.type, 1)
+    return b.fdiv(one, b.fadd(one, exp(b, b.fneg(x))))
+
+
+def relu_sqr(b: Builder, x: Value) -> Value:
+    r = b.select(b.fcmp_ordered("<", x, like(x.type, 0)), like(x.type, 0), x)
+    return b.fmul(r, r)
 
 
 def softplus(b: Builder, x: Value) -> Value:
@@ -114,7 +120,10 @@ def softplus(b: Builder, x: Value) -> Value:
     return b.fadd(positive, fma(b, b.fmul(twice, z), p, twice))
 
 
-ACTIVATIONS = {"silu": silu, "gelu": gelu}
+ACTIVATIONS = {"silu": silu, "gelu": gelu, "sigmoid": sigmoid, "relu_sqr": relu_sqr}
+
+IN_TILES = ("silu", "gelu")
+"""Activations that are also computed right behind the products they belong to."""
 
 
 def quantise_block(b: Builder, v: Value, record: Value) -> None:

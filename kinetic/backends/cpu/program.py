@@ -9,21 +9,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetic.backends import rope_tables
-from kinetic.backends.base import CHUNK, Attention, Forward, Rope
+from kinetic.backends.base import CHUNK, Attention, Forward, Rope, Snapshot, State
 from kinetic.backends.control_word import default_rounding
 from kinetic.backends.cpu import tape
 from kinetic.backends.cpu.barriers import Buffer
 from kinetic.backends.cpu.core_limits import attention_units, part_bytes, scratch_bytes
 from kinetic.backends.cpu.graph import OUTPUT_ROWS, GraphOps, Node, matrices
 from kinetic.backends.cpu.layout import TILE
-from kinetic.backends.cpu.memory import address, allocate, round_up
+from kinetic.backends.cpu.memory import address, allocate, allocate_huge, round_up
 from kinetic.backends.cpu.native import Kernels
 from kinetic.backends.cpu.pages import PageLayout, Pages
 from kinetic.backends.cpu.plan import Planner, Tape
 from kinetic.backends.cpu.weights import WeightStore, check_table, open_pack
 from kinetic.backends.cpu.workers import Workers
 from kinetic.backends.reference.candidates import not_finite
+from kinetic.backends.states import StateStore, check_snapshot
 from kinetic.bits import F32
+from kinetic.errors import OutOfMemory
 from kinetic.formats import by_type
 from kinetic.types import Batch, PackCache
 
@@ -42,6 +44,7 @@ class CpuProgram:
         layers: Sequence[Attention],
         threads: int,
         packs: PackCache | None = None,
+        states: Sequence[State] = (),
     ) -> None:
         self._kernels = kernels
         self._threads = threads
@@ -49,11 +52,13 @@ class CpuProgram:
         self._capacity = max(TAPPED, threads) if any(node.op == "tap" for node in nodes) else CAPACITY
         layout = PageLayout(layers)
         self._pages = Pages(layout)
+        self._states = StateStore(states, _room_for_states)
         self._tape: Tape = self._plan(nodes, layout, packs)
         self.vocab_size = self._tape.vocab_size
         self._program = np.zeros(tape.FIRST_FREE + 64, np.int64)
         self._rows = np.zeros((4, CAPACITY), np.int64)
         self._attention = layers
+        self._sequences, self._order = np.zeros((CAPACITY, 3), np.int64), np.zeros(CAPACITY, np.int64)
         self._parts = allocate(0)
         self._blocks = {slot: np.zeros((CAPACITY, 2), np.int64) for _, slot in self._tape.groups}
         self._tables: dict[Rope, F32] = {}
@@ -69,7 +74,7 @@ class CpuProgram:
         pack = self._pack = open_pack(packs, table, weights)
         is_read = pack is not None and weights.read(pack)
         with default_rounding():
-            made = Planner(self._kernels, weights, layout, self._capacity).plan(nodes)
+            made = Planner(self._kernels, weights, layout, self._states, self._capacity).plan(nodes)
         if not is_read:
             if not weights.holds(table):
                 check_table(table)
@@ -84,12 +89,14 @@ class CpuProgram:
         p[tape.CODE], p[tape.LENGTH] = address(self._tape.code), len(self._tape.code)
         p[tape.SCRATCH], p[tape.SCRATCH_BYTES] = address(self._scratch), scratch
         p[tape.POSITIONS], p[tape.PAGES] = address(self._rows[0]), address(self._rows[1])
+        p[tape.SEQUENCES], p[tape.ORDER] = address(self._sequences), address(self._order)
 
     # ---- one pass
 
     def run(self, batch: Batch) -> F32:
         """See ``base.Program.run``."""
         self._seen = {name: [] for name in self._tape.taps}
+        self._states.check(batch)
         parts = [self._pass(part) for part in split(batch, self._capacity)]
         if self._pack is not None:
             self._pack.write_beside()  # not before: the first answer should not wait for it
@@ -97,6 +104,7 @@ class CpuProgram:
 
     def _pass(self, batch: Batch) -> F32:
         rows, outputs = len(batch.tokens), len(batch.outputs)
+        ends = self._states.begin(batch)
         self._embed(batch.tokens)
         self._rows[0, :rows] = batch.positions
         longest = max(batch.positions) + 1
@@ -105,7 +113,9 @@ class CpuProgram:
         self._program[tape.ROWS], self._program[tape.OUTPUT_ROWS] = rows, outputs
         self._refresh_tables(longest)
         self._refresh_blocks(batch)
+        self._refresh_sequences(batch)
         self._workers.run()
+        self._states.end(ends)
         for name, (node, buffer) in self._tape.taps.items():
             self._seen[name].append(_copy(buffer, outputs if node.rows == OUTPUT_ROWS else rows, node.width))
         return _copy(self._tape.logits, outputs, self.vocab_size)
@@ -152,6 +162,20 @@ class CpuProgram:
 
         self._refresh_parts(batch)
 
+    def _refresh_sequences(self, batch: Batch) -> None:
+        """The rows of each sequence, which may lie anywhere in the batch, and where its recurrent states are."""
+        if not self._states.states:
+            return
+        rows: dict[int, list[int]] = {}
+        for t, sequence in enumerate(batch.sequences):
+            rows.setdefault(sequence, []).append(t)
+        first = 0
+        for number, (sequence, own) in enumerate(rows.items()):
+            self._order[first : first + len(own)] = own
+            self._sequences[number] = first, len(own), address(self._states.memory(sequence))
+            first += len(own)
+        self._program[tape.SEQUENCE_COUNT] = len(rows)
+
     def _refresh_parts(self, batch: Batch) -> None:
         """Whether chunks of keys are computed each by itself: where there are too few heads for the threads."""
         chunks = max(batch.positions) // CHUNK + 1
@@ -169,8 +193,26 @@ class CpuProgram:
 
     # ---- the rest of base.Program
 
-    def truncate(self, sequence: int, length: int) -> None:
-        self._pages.truncate(sequence, length)
+    def length(self, sequence: int) -> int:
+        return self._states.length(sequence)
+
+    def truncate(self, sequence: int, length: int) -> int:
+        kept = self._states.truncate(sequence, length)
+        self._pages.truncate(sequence, kept)
+        return kept
+
+    def mark(self, sequence: int) -> None:
+        self._states.mark(sequence)
+
+    def snapshot(self, sequence: int) -> Snapshot:
+        length = self.length(sequence)
+        keys, values = self._pages.read(sequence, length)
+        return Snapshot(length, keys, values, self._states.copies(sequence))
+
+    def restore(self, sequence: int, snapshot: Snapshot) -> None:
+        check_snapshot(snapshot, self._attention)
+        self._states.put(sequence, snapshot.length, snapshot.states)
+        self._pages.write(sequence, snapshot.length, snapshot.keys, snapshot.values)
 
     def candidates(self, row: F32, k: int, floor: float) -> tuple[NDArray[Any], F32]:
         """See ``reference.candidates``."""
@@ -215,6 +257,14 @@ class _CandidateBuffers:
             order = np.argsort(-values, kind="stable")[: k or None]
             ids, values = ids[order], values[order]
         return ids, values
+
+
+def _room_for_states(size: int) -> NDArray[np.uint8]:
+    """Zeroed memory for the recurrent states of one sequence, or a copy of them."""
+    try:
+        return allocate_huge(size)
+    except MemoryError:
+        raise OutOfMemory(f"no memory for the recurrent states of another sequence ({size / 2**20:.0f} MiB)") from None
 
 
 def _copy(buffer: Buffer, rows: int, width: int) -> F32:

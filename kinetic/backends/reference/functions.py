@@ -101,6 +101,13 @@ def sigmoid(x: F32) -> F32:
         return np.float32(1) / (np.float32(1) + exp32(-x))
 
 
+def relu_sqr(x: F32) -> F32:
+    """``r * r`` with r = 0 if x < 0, else x."""
+    with np.errstate(all="ignore"):
+        r = np.where(x < 0, np.float32(0), x)
+        return r * r
+
+
 def softplus(x: F32) -> F32:
     """``log(1 + exp(x))``, at most 3 ulp off; from 20 on it is x.
 
@@ -128,7 +135,7 @@ def softmax(x: F32) -> F32:
         return np.divide(weights, total, dtype=np.float32)
 
 
-ACTIVATIONS = {"silu": silu, "gelu": gelu}
+ACTIVATIONS = {"silu": silu, "gelu": gelu, "sigmoid": sigmoid, "relu_sqr": relu_sqr}
 
 
 def tree_sum16(lanes: F32) -> F32:
