@@ -19,7 +19,7 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite import ir
 
-from kinetic.backends.cpu import attention, control, float_tiles, rows, tiles
+from kinetic.backends.cpu import attention, control, delta_rows, float_tiles, rows, tiles
 from kinetic.backends.cpu.objects import sealed
 from kinetic.backends.cpu.target import machine
 from kinetic.formats import Format, by_type
@@ -34,10 +34,18 @@ def core_unit(isa: str) -> llvm.ModuleRef:
 
 
 def attention_unit(isa: str) -> llvm.ModuleRef:
-    from kinetic.backends.cpu import core_attention, core_candidates, core_experts, core_recurrent, core_routes
+    from kinetic.backends.cpu import (
+        core_attention,
+        core_candidates,
+        core_delta,
+        core_experts,
+        core_recurrent,
+        core_routes,
+    )
 
-    sources = (core_attention, core_candidates, core_experts, core_recurrent, core_routes)
-    return with_kernels(emitted("attention", lambda m: attention.emit(m, isa)), *sources)
+    sources = (core_attention, core_candidates, core_delta, core_experts, core_recurrent, core_routes)
+    emitters = (lambda m: attention.emit(m, isa), lambda m: delta_rows.emit(m, isa))
+    return with_kernels(emitted("attention", *emitters), *sources)
 
 
 def with_kernels(module: llvm.ModuleRef, *sources: ModuleType) -> llvm.ModuleRef:

@@ -35,6 +35,10 @@ expert_sum = extern("expert_sum", "aaaa")
 mul = extern("mul", "aaaa")
 activate = extern("activate", "aaaa")
 short_conv = extern("short_conv", "aaaa")
+gated_column = extern("gated_column", "aaaaa")
+l2_norm = extern("l2_norm", "aaaa")
+decay = extern("decay", "aaaa")
+delta = extern("delta", "aaaa")
 pause = extern("pause", "")
 yield_processor = extern("yield_processor", "a")
 set_control_word = extern("set_control_word", "", "a")
@@ -112,6 +116,14 @@ def execute(p, i, thread, threads, scratch):
         activate(p, i, thread, threads)
     elif op == tape.SHORT_CONV:
         short_conv(p, i, thread, threads)
+    elif op == tape.GATED_COLUMN:
+        gated_column(p, i, thread, threads, scratch)
+    elif op == tape.L2_NORM:
+        l2_norm(p, i, thread, threads)
+    elif op == tape.DECAY:
+        decay(p, i, thread, threads)
+    elif op == tape.DELTA:
+        delta(p, i, thread, threads)
 
 
 @kernel

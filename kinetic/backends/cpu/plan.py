@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetic.backends.base import BLOCK, Attention, Rope
-from kinetic.backends.cpu import plan_experts, plan_recurrent, tape
+from kinetic.backends.cpu import plan_delta, plan_experts, plan_recurrent, tape
 from kinetic.backends.cpu.barriers import ALL_MODES, OWN, Buffer, By, Partition, Touch, Touched
 from kinetic.backends.cpu.core_limits import attention_units
 from kinetic.backends.cpu.functions import RECORD
@@ -41,6 +41,8 @@ class Tape:
     embedded: Buffer
     logits: Buffer
     vocab_size: int
+    given: tuple[Node, Buffer] | None
+    """What comes beside the tokens, filled as ``embedded`` is before a pass begins."""
     output_rows: NDArray[np.int64]
     ropes: list[tuple[Rope, int]]
     """Each rotation and the program slot of its table."""
@@ -82,16 +84,18 @@ class Planner:
         logits = [node for node in nodes if node.op != "tap"][-1]
         self._pending = {node: len(node.uses) + (node is logits) for node in nodes}
         done_elsewhere = fused(nodes)
-        embed = next(node for node in nodes if node.op == "embed")
-        embedded = self._buffers[embed] = self._float_buffer(embed)
-        for node in nodes[1:]:
-            if node not in done_elsewhere:
+        filled = {node.op: (node, self._float_buffer(node)) for node in nodes if node.op in ("embed", "given")}
+        self._buffers |= dict(filled.values())
+        embed, embedded = filled["embed"]
+        for node in nodes:
+            if node not in done_elsewhere and node.op not in filled:
                 getattr(self, f"_{node.op}")(node)
         return Tape(
             code=np.array(self._code, np.int64),
             embed=embed,
             embedded=embedded,
             logits=self._buffers[logits],
+            given=filled.get("given"),
             vocab_size=logits.width,
             output_rows=self._rows,
             ropes=list(self._ropes.items()),
@@ -142,7 +146,11 @@ class Planner:
             if self._pending[node] == 0:
                 for held in (made.pop(node, None) for made in (self._buffers, self._records, self._columns)):
                     if held is not None:
-                        self._free.setdefault((len(held.data), held.stride), []).append(held)
+                        self._give_back(held)
+
+    def _give_back(self, buffer: Buffer) -> None:
+        """A buffer that belongs to no node may be used again."""
+        self._free.setdefault((len(buffer.data), buffer.stride), []).append(buffer)
 
     def _take_over(self, source: Node) -> Buffer | None:
         """The buffer of ``source`` for the node that reads it now, if nothing else will."""
@@ -220,6 +228,7 @@ class Planner:
     # ---- one method for each operation
 
     _route, _experts = plan_experts.route, plan_experts.experts
+    _delta = plan_delta.delta
     _mul, _activate, _short_conv = plan_recurrent.mul, plan_recurrent.activate, plan_recurrent.short_conv
 
     def _scale(self, node: Node) -> None:
@@ -282,6 +291,9 @@ class Planner:
     def _gated(self, node: Node) -> None:
         if fuses_gate(node):
             return  # made as records when first read
+        if node.inputs[0].width < node.width:
+            plan_delta.gated_column(self, node)
+            return
         gate, up = (self._buffers[side] for side in node.inputs)
         out = self._take_over(node.inputs[0]) or self._float_buffer(node)
         rows = ("rows", node.rows)

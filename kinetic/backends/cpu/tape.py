@@ -40,9 +40,11 @@ BARRIER, NORM_QUANTISE, NORM, MATMUL, GATED, GATED_FLOAT, ROPE, STORE, ATTEND, A
 COLUMNS, ATTEND_MERGE = 12, 13
 ROUTE, ASSIGN, EXPERT_INPUT, EXPERT_HIDDEN, EXPERT_DOWN, EXPERT_SUM = range(14, 20)
 MUL, ACTIVATE, SHORT_CONV = range(20, 23)
+GATED_COLUMN, L2_NORM, DECAY, DELTA = range(23, 27)
 
 NAMES = (
     "barrier norm+quantise norm matmul gated gated-float rope store attend add scale gather columns attend-merge "
     "route assign expert-input expert-hidden expert-down expert-sum "
-    "mul activate short-conv"
+    "mul activate short-conv "
+    "gated-column l2-norm decay delta"
 ).split()

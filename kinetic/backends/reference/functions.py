@@ -34,6 +34,9 @@ GELU_CUBIC = np.float32(0.044715)
 GELU_SLOPE = np.float32(1.5957691216057308)
 """2 * sqrt(2 / pi)."""
 
+SMALLEST_STATE = np.float32(2.0**-100)
+"""Elements of a recurrent state nearer to 0 become +0, so that no subnormal stays in one."""
+
 LOG1P_COEFFICIENTS = tuple(
     np.float32(c) for c in (1.3433775305747986e-1, 1.4116978645324707e-1, 2.000383585691452e-1, 3.3333319425582886e-1)
 )

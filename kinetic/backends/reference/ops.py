@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetic.backends import rope_tables
-from kinetic.backends.base import Attention, Experts, Rope, Routing, State, Weight
+from kinetic.backends.base import Attention, Delta, Experts, Rope, Routing, State, Weight, check_given
 from kinetic.backends.reference.attention import attend_row
+from kinetic.backends.reference.delta import delta
 from kinetic.backends.reference.experts import mixture, route
 from kinetic.backends.reference.functions import ACTIVATIONS, fma32, strided_sum_of_squares
 from kinetic.backends.reference.linear import linear
@@ -49,8 +50,11 @@ def _grow(array: F16, length: int) -> F16:
 class ReferenceOps:
     """One forward pass of ``batch`` over ``caches[sequence, layer]`` and the recurrent states."""
 
-    def __init__(self, batch: Batch, caches: dict[tuple[int, int], Cache], states: StateStore) -> None:
+    def __init__(
+        self, batch: Batch, caches: dict[tuple[int, int], Cache], states: StateStore, given: F32 | None = None
+    ) -> None:
         self.batch = batch
+        self.rows_given = given
         self.caches = caches
         self.states = states
         self.taps: dict[str, F32] = {}
@@ -129,6 +133,15 @@ class ReferenceOps:
         for t, sequence in enumerate(self.batch.sequences):
             out[t] = short_conv_row(x[t], taps, offsets, self.states.view(sequence, state), activation)
         return out
+
+    def delta(self, q: F32, k: F32, v: F32, gate: F32, beta: F32, spec: Delta) -> F32:
+        states = [self.states.view(sequence, spec.state) for sequence in self.batch.sequences]
+        return delta(q, k, v, gate, beta, spec, _decoded(spec.a), _decoded(spec.bias), states)
+
+    def given(self, width: int) -> F32:
+        check_given(width, self.batch, self.rows_given)
+        assert self.rows_given is not None
+        return self.rows_given
 
     def outputs(self, x: F32) -> F32:
         return x[np.array(self.batch.outputs, np.int64)]
