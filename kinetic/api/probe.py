@@ -219,9 +219,10 @@ class Probe:
         """One pass: logits float32 [len(batch.outputs), V]."""
         return self._program.run(batch)
 
-    def forget(self, sequence: int = 0, length: int = 0) -> None:
-        """Forget the positions of a sequence from ``length`` on."""
-        self._program.truncate(sequence, length)
+    def forget(self, sequence: int = 0, length: int = 0) -> int:
+        """Forget the positions of a sequence from ``length`` on. Returns how many are left: recurrent models may have
+        to forget more."""
+        return self._program.truncate(sequence, length)
 
     def feed(self, tokens: Sequence[int], sizes: Iterable[int], start: int = 0, sequence: int = 0) -> Iterator[F32]:
         """Logits of all rows of ``tokens`` from position ``start`` on, in passes of ``sizes`` (the last repeats)."""

@@ -57,6 +57,7 @@ class StateStore:
         self._memory: dict[int, U8] = {}
         self._lengths: dict[int, int] = {}
         self._marks: dict[int, list[_Mark]] = {}
+        self._spare: list[U8] = []  # of marks that were dropped, at most as many as one sequence has
 
     # ---- memory
 
@@ -107,7 +108,7 @@ class StateStore:
         return ends
 
     def _start(self, sequence: int) -> None:
-        self._marks.pop(sequence, None)
+        self._drop(self._marks.get(sequence, []), 0, self.most_marks)
         if self.states:
             self.memory(sequence)[:] = 0
 
@@ -123,9 +124,16 @@ class StateStore:
         marks = self._marks.setdefault(sequence, [])
         if not self.states or length == 0 or (marks and marks[-1].length == length):
             return
-        marks.append(_Mark(length, self.memory(sequence).copy()))
-        if len(marks) > self.most_marks:
-            del marks[_superfluous([mark.length for mark in marks])]
+        if len(marks) == self.most_marks:
+            self._drop(marks, _superfluous([mark.length for mark in marks] + [length]))
+        copy = self._spare.pop() if self._spare else self._allocate(self.size)
+        copy[:] = self.memory(sequence)
+        marks.append(_Mark(length, copy))
+
+    def _drop(self, marks: list[_Mark], first: int, count: int = 1) -> None:
+        """Their memory is kept for the next ones."""
+        self._spare += [mark.memory for mark in marks[first : first + count]]
+        del marks[first : first + count], self._spare[self.most_marks :]
 
     def truncate(self, sequence: int, length: int) -> int:
         """See ``base.Program.truncate``."""
@@ -135,11 +143,12 @@ class StateStore:
         if not self.states and length > 0:
             self._lengths[sequence] = min(max(now, 0), length)
             return self._lengths[sequence]
-        marks = [mark for mark in self._marks.get(sequence, []) if mark.length <= length]
+        marks = self._marks.get(sequence, [])
+        usable = sum(mark.length <= length for mark in marks)  # exact: integers
+        self._drop(marks, usable, len(marks))
         if not marks:
             self.forget(sequence)
             return 0
-        self._marks[sequence] = marks
         self.memory(sequence)[:] = marks[-1].memory
         self._lengths[sequence] = marks[-1].length
         return marks[-1].length
@@ -155,7 +164,7 @@ class StateStore:
         return {state: self.view(sequence, state).copy() for state in self.states}
 
     def put(self, sequence: int, length: int, states: Mapping[State, F32]) -> None:
-        """Make the sequence stand at ``length`` with these states. Raises KineticError if they are not this model's."""
+        """Makes the sequence stand at ``length`` with these states; KineticError if they are of another model."""
         if set(states) != set(self.states) or any(states[s].shape != s.shape for s in self.states):
             raise KineticError("this snapshot was taken of a model with other states", name="WRONG_SNAPSHOT")
         self.forget(sequence)

@@ -20,6 +20,7 @@ ARCHITECTURES = (
     "granite",
     "granitemoe",
     "hunyuan-dense",
+    "lfm2",
     "llama",
     "olmo2",
     "phi3",

@@ -43,12 +43,15 @@ class Dense:
         return tuple(Attention(i, *shape, windows[i] if windows else 0) for i in range(self.layers))
 
 
-def read_dense(gguf: Gguf, architecture: str) -> Dense:
-    """The settings under ``architecture.*``; raises UnsupportedModel with the offending key."""
+def read_dense(gguf: Gguf, architecture: str, *, gaps: bool = False) -> Dense:
+    """The settings under ``architecture.*``; raises UnsupportedModel with the offending key.
+
+    ``gaps``: layers may be without attention, and say so by 0 key/value heads (``attending``).
+    """
     layers = _positive(gguf, f"{architecture}.block_count", MAX_LAYERS)
     width = _positive(gguf, f"{architecture}.embedding_length", MAX_WIDTH)
     heads = _positive(gguf, f"{architecture}.attention.head_count", 1 << 16)
-    kv_heads = uniform(gguf, f"{architecture}.attention.head_count_kv", layers, heads)
+    kv_heads = uniform(gguf, f"{architecture}.attention.head_count_kv", layers, heads, gaps=gaps)
     head_dim = optional_setting(gguf, f"{architecture}.attention.key_length", 0) or _share(width, heads, architecture)
     value_dim = optional_setting(gguf, f"{architecture}.attention.value_length", head_dim)
     if value_dim != head_dim:
@@ -100,16 +103,29 @@ def _in_range(key: str, value: int, maximum: int) -> int:
     return value
 
 
-def uniform(gguf: Gguf, key: str, layers: int, default: int) -> int:
-    """A number that may be given once or per layer. This build needs it equal in every layer."""
-    value = gguf.metadata.get(key, default)
-    values = [value] if isinstance(value, (int, float, str)) else list(value)
-    whole = all(type(item) is int for item in values)  # int() would take "1" and 1.5 as well
-    if not whole or not values or (len(values) > 1 and len(values) < layers):
-        raise refuse("BAD_SETTING", f"'{key}' must be a whole number, or one for each of the {layers} layers")
-    if len(set(values)) != 1:
+def uniform(gguf: Gguf, key: str, layers: int, default: int, *, gaps: bool = False) -> int:
+    """A number that may be given once or per layer. This build needs it equal in every layer, but for ``gaps`` of 0."""
+    found = set(per_layer(gguf, key, layers, default))
+    found -= {0} if gaps and len(found) > 1 else set()
+    if len(found) != 1:
         raise refuse("UNSUPPORTED_LAYERS", f"'{key}' differs between layers, which this architecture does not use")
-    return _in_range(key, int(values[0]), MAX_WIDTH)
+    return _in_range(key, found.pop(), MAX_WIDTH)
+
+
+def per_layer(gguf: Gguf, key: str, layers: int, default: int) -> list[int]:
+    """A number that may be given once or per layer, for each layer."""
+    value = gguf.metadata.get(key, default)
+    values = [value] * layers if isinstance(value, (int, float, str)) else list(value)
+    values = values * layers if len(values) == 1 else values
+    whole = [item for item in values if type(item) is int]  # int() would take "1" and 1.5 as well
+    if len(whole) != len(values) or len(values) < layers:
+        raise refuse("BAD_SETTING", f"'{key}' must be a whole number, or one for each of the {layers} layers")
+    return whole[:layers]
+
+
+def attending(gguf: Gguf, architecture: str, d: Dense) -> tuple[bool, ...]:
+    """Which layers attend: those with heads for keys and values."""
+    return tuple(n != 0 for n in per_layer(gguf, f"{architecture}.attention.head_count_kv", d.layers, d.kv_heads))
 
 
 def _rope_base(gguf: Gguf, key: str) -> float:

@@ -15,6 +15,7 @@ import pytest
 from kinetic import models
 from kinetic.backends.control_word import default_rounding
 from kinetic.backends.reference import ops as reference_ops
+from kinetic.backends.states import StateStore
 from kinetic.engine import Engine
 from kinetic.loader import open_model_file
 from kinetic.types import Batch
@@ -40,6 +41,7 @@ TOLERANCES = {
     "ernie4_5": 0.03,
     "hunyuan-dense": 0.02,
     "exaone4": 0.02,
+    "lfm2": 0.02,
     "phi3": 0.02,
     "phi3-longrope": 0.02,
 }
@@ -127,7 +129,7 @@ def test_formula(golden, name, monkeypatch):
     rows = tuple(range(len(tokens)))
     with open_model_file(folder / "model.gguf") as file, default_rounding():
         family = models.build(file.gguf, file.weights)
-        ops = reference_ops.ReferenceOps(Batch(tokens, rows, (0,) * len(rows), rows), {})
+        ops = reference_ops.ReferenceOps(Batch(tokens, rows, (0,) * len(rows), rows), {}, StateStore(family.states))
         found = family.forward(ops)
     difference = float(np.abs(found - np.load(folder / "logits.npy")).max())
     print(f"{name}: {difference:.1e}")
