@@ -40,20 +40,24 @@ class Layers(NamedTuple):
 def layer(ops: Ops, weights: Weights, prefix: str, x: Array, inner: Attention | DeltaNet, model: Layers) -> Array:
     """One layer, x [T, E] -> [T, E]. ``prefix`` is 'blk.N.'."""
     normed = ops.rms_norm(x, weights[f"{prefix}attn_norm.weight"], model.eps)
-    mix = _delta_net if isinstance(inner, DeltaNet) else _gated_query
-    x = ops.add(x, mix(ops, weights, prefix, normed, inner, model))
+    if isinstance(inner, DeltaNet):
+        x = ops.add(x, _delta_net(ops, weights, prefix, normed, inner, model))
+    else:
+        x = ops.add(x, _gated_query(ops, weights, prefix, normed, inner, model))
     normed = ops.rms_norm(x, weights[f"{prefix}post_attention_norm.weight"], model.eps)
     return ops.add(x, model.feed_forward(ops, prefix, normed))
 
 
 def _delta_net(ops: Ops, weights: Weights, prefix: str, x: Array, net: DeltaNet, model: Layers) -> Array:
     """``attn_q``, ``attn_k``, ``attn_v``, and as many of ``ssm_conv1d``, are parts of tensors of the file."""
-    mixed = []
-    for name, state in net.convolutions.items():
+
+    def mixed(name: str) -> Array:
         y = project(ops, weights, f"{prefix}attn_{name}", x)
-        mixed.append(ops.short_conv(y, weights[f"{prefix}ssm_conv1d_{name}.weight"], None, state, "silu"))
+        return ops.short_conv(y, weights[f"{prefix}ssm_conv1d_{name}.weight"], None, net.convolutions[name], "silu")
+
+    q, k, v = (mixed(name) for name in "qkv")
     gate, beta = (project(ops, weights, f"{prefix}ssm_{name}", x) for name in ("alpha", "beta"))
-    y = ops.delta(*mixed, gate, beta, net.delta)
+    y = ops.delta(q, k, v, gate, beta, net.delta)
     y = ops.rms_norm(y, weights[f"{prefix}ssm_norm.weight"], model.eps)
     y = ops.gated(project(ops, weights, f"{prefix}attn_gate", x), y, "silu")
     return project(ops, weights, f"{prefix}ssm_out", y)

@@ -1,6 +1,6 @@
 """Weights that a file keeps as one tensor, one above the other, seen as the several matrices that they are.
 
-A part is a view: nothing is copied before rows are packed, and they are packed as they would be in a tensor of their own.
+A part is a view: nothing is copied before rows are packed, and they are as rows of a tensor of its own would be.
 """
 
 from __future__ import annotations

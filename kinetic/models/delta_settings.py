@@ -77,7 +77,7 @@ def _read_sizes(gguf: Gguf, architecture: str) -> DeltaSizes:
     if inner != sizes.heads * sizes.width or sizes.heads % sizes.key_heads:
         raise refuse(
             "BAD_HEAD_COUNT",
-            f"{architecture}.ssm: {sizes.heads} heads of {sizes.width}, {inner} wide, can't share {sizes.key_heads} keys",
+            f"{architecture}.ssm: {sizes.heads} heads of {sizes.width} ({inner} together) and {sizes.key_heads} keys",
         )
     return sizes
 

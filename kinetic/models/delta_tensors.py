@@ -84,10 +84,9 @@ def _parts(weights: Weights, h: Hybrid) -> dict[str, Weight]:
     for i in range(d.layers + h.has_nextn):
         p = f"blk.{i}."
         if i < d.layers and h.is_recurrent[i]:
-            out |= split(weights, f"{p}attn_qkv.weight", {f"{p}attn_{name}.weight": n for name, n in rows.items()})
-            out |= split(
-                weights, f"{p}ssm_conv1d.weight", {f"{p}ssm_conv1d_{name}.weight": n for name, n in rows.items()}
-            )
+            for fused, part in (("attn_qkv", "attn"), ("ssm_conv1d", "ssm_conv1d")):
+                apart = {f"{p}{part}_{name}.weight": n for name, n in rows.items()}
+                out |= split(weights, f"{p}{fused}.weight", apart)
             fused, names = f"{p}attn_qkv.scale", [f"{p}attn_{name}.scale" for name in rows]
         else:
             names = [f"{p}attn_q.weight", f"{p}attn_q_gate.weight"]

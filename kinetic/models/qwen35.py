@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from kinetic.backends.base import Array, Ops, Weights
 from kinetic.layers.mlp import gated_mlp
-from kinetic.models.delta_settings import Shapes, check, family, read_hybrid
+from kinetic.models.delta_family import family
+from kinetic.models.delta_settings import read_hybrid
+from kinetic.models.delta_tensors import Shapes, check
 from kinetic.models.family import Family
 from kinetic.models.settings import read_dense
 
@@ -19,8 +21,8 @@ def build(gguf: Gguf, weights: Weights) -> Family:
     e, f = hybrid.dense.width, hybrid.dense.ffn
 
     def shapes(prefix: str) -> Shapes:
-        gate_and_up = dict.fromkeys((f"{prefix}ffn_gate.weight", f"{prefix}ffn_up.weight"), (f, e))
-        return gate_and_up | {f"{prefix}ffn_down.weight": (e, f)}
+        out: Shapes = {f"{prefix}ffn_{name}.weight": (f, e) for name in ("gate", "up")}
+        return out | {f"{prefix}ffn_down.weight": (e, f)}
 
     parts = check(weights, hybrid, shapes, ("ffn_gate", "ffn_up", "ffn_down"))
 

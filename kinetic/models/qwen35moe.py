@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from kinetic.backends.base import Array, Ops, Weights
 from kinetic.layers.attention import project
 from kinetic.layers.mlp import gated_mlp, mixture_mlp
-from kinetic.models.delta_settings import Shapes, check, family, read_hybrid
+from kinetic.models.delta_family import family
+from kinetic.models.delta_settings import read_hybrid
+from kinetic.models.delta_tensors import Shapes, check
 from kinetic.models.experts import expert_width, feed_forward_shapes, read_mixture
 from kinetic.models.family import Family
 from kinetic.models.settings import read_dense
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from kinetic.gguf import Gguf
 
 NAME = "qwen35moe"
-SHARED = ("ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp")
+GATE, SHARED = "ffn_gate_inp_shexp", ("ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp")
 
 
 def build(gguf: Gguf, weights: Weights) -> Family:
@@ -41,6 +43,3 @@ def build(gguf: Gguf, weights: Weights) -> Family:
         return ops.add(mixed, ops.gated(gate, gated_mlp(ops, parts, prefix, x, "silu", "_shexp"), "sigmoid"))
 
     return family(gguf, NAME, hybrid, parts, feed_forward)
-
-
-GATE = "ffn_gate_inp_shexp"

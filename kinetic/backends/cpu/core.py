@@ -67,6 +67,25 @@ def barrier(sync, threads):
 
 
 @kernel
+def execute_recurrent(p, i, thread, threads, scratch):
+    op = field(i, 0)
+    if op == tape.MUL:
+        mul(p, i, thread, threads)
+    elif op == tape.ACTIVATE:
+        activate(p, i, thread, threads)
+    elif op == tape.SHORT_CONV:
+        short_conv(p, i, thread, threads)
+    elif op == tape.GATED_COLUMN:
+        gated_column(p, i, thread, threads, scratch)
+    elif op == tape.L2_NORM:
+        l2_norm(p, i, thread, threads)
+    elif op == tape.DECAY:
+        decay(p, i, thread, threads)
+    elif op == tape.DELTA:
+        delta(p, i, thread, threads)
+
+
+@kernel
 def execute(p, i, thread, threads, scratch):
     op = field(i, 0)
     if op == tape.BARRIER:
@@ -110,20 +129,8 @@ def execute(p, i, thread, threads, scratch):
         expert_down(p, i, thread, threads, scratch)
     elif op == tape.EXPERT_SUM:
         expert_sum(p, i, thread, threads)
-    elif op == tape.MUL:
-        mul(p, i, thread, threads)
-    elif op == tape.ACTIVATE:
-        activate(p, i, thread, threads)
-    elif op == tape.SHORT_CONV:
-        short_conv(p, i, thread, threads)
-    elif op == tape.GATED_COLUMN:
-        gated_column(p, i, thread, threads, scratch)
-    elif op == tape.L2_NORM:
-        l2_norm(p, i, thread, threads)
-    elif op == tape.DECAY:
-        decay(p, i, thread, threads)
-    elif op == tape.DELTA:
-        delta(p, i, thread, threads)
+    else:
+        execute_recurrent(p, i, thread, threads, scratch)
 
 
 @kernel

@@ -138,7 +138,7 @@ class WeightStore:
 
     def _pack(self, weight: Weight, packed: Packed) -> None:
         size = packed.matrix_bytes
-        matrices = np.ascontiguousarray(weight.data).reshape(-1, packed.rows, weight.data.shape[1])
+        matrices = np.ascontiguousarray(weight.data).reshape(-1, packed.rows, weight.data.shape[-1])
         for number, source in enumerate(matrices):
             self._pack_matrix(weight, packed, source, address(packed.data) + number * size, number * source.nbytes)
 
