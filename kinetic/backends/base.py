@@ -36,7 +36,7 @@ def _nothing(offset: int, length: int) -> None:
 
 class Weight(NamedTuple):
     """A tensor as it lies in the file: ``data`` is uint8 [rows, row bytes], ``shape`` is (N, K), (K,), or of X experts
-    (X, N, K), whose rows follow one another. Of a part of a tensor ``data`` may have gaps: [groups, rows, row bytes]."""
+    (X, N, K), whose rows follow one another. A part of a tensor may have gaps: [groups, rows, row bytes]."""
 
     name: str
     ggml_type: int

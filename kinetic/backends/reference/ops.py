@@ -55,6 +55,7 @@ class ReferenceOps:
     ) -> None:
         self.batch = batch
         self.rows_given = given
+        self.width_given = 0
         self.caches = caches
         self.states = states
         self.taps: dict[str, F32] = {}
@@ -139,6 +140,7 @@ class ReferenceOps:
         return delta(q, k, v, gate, beta, spec, _decoded(spec.a), _decoded(spec.bias), states)
 
     def given(self, width: int) -> F32:
+        self.width_given = width
         check_given(width, self.batch, self.rows_given)
         assert self.rows_given is not None
         return self.rows_given
