@@ -105,9 +105,9 @@ def text_rope(gguf: Gguf, architecture: str, d: Dense) -> Rope:
     key = f"{architecture}.rope.dimension_sections"
     listed = gguf.metadata.get(key)
     sections = [] if listed is None or isinstance(listed, (int, float, str)) else [*listed, 0, 0, 0, 0][:4]
-    total = sum(sections)  # exact: integers
-    if total <= 0 or any(size < 0 for size in sections):
+    if not all(type(size) is int and 0 <= size <= MAX_WIDTH for size in sections) or not any(sections):
         raise refuse("BAD_SETTING", f"'{key}' must be three or four counts of pairs")
+    total = sum(sections)  # exact: integers
     for pair in range(d.rope_width // 2):
         place = pair % total
         if place >= 3 * sections[place % 3]:

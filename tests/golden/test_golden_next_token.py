@@ -96,6 +96,6 @@ def test_rows_that_do_not_fit_are_refused(case, backend):
             with pytest.raises(KineticError, match="beside each") as caught:
                 program.run(batch(tokens[:1]), given)
             assert caught.value.name == "WRONG_ROWS_GIVEN"
-    with loaded(family.forward, family.attention, backend, states=family.states) as program:
-        with pytest.raises(KineticError, match="beside each"):
-            program.run(batch(tokens[:1]), np.zeros((1, more.width), np.float32))
+    plain = loaded(family.forward, family.attention, backend, states=family.states)
+    with plain as program, pytest.raises(KineticError, match="beside each"):
+        program.run(batch(tokens[:1]), np.zeros((1, more.width), np.float32))

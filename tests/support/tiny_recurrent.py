@@ -35,19 +35,17 @@ def lfm2(s: tiny.Shape) -> tuple[dict[str, Any], tiny.Tensors]:
     return keys | {"block_count": len(attends)}, tensors
 
 
-def qwen35(
-    s: tiny.Shape, *, heads: int = 4, key_heads: int = 2, width: int = 48
-) -> tuple[dict[str, Any], tiny.Tensors]:
+def qwen35(s: tiny.Shape) -> tuple[dict[str, Any], tiny.Tensors]:
     """Two recurrent layers, one that attends, and one that predicts one token more; heads of three groups of 16."""
     tensors: tiny.Tensors = [("output_norm.weight", (s.width,), 0.2)]
     for number in range(4):
         p = f"blk.{number}."
-        tensors += _hybrid_layer(p, s, heads, key_heads, width) if number < 2 else _gated_attention(p, s)
+        tensors += _hybrid_layer(p, s, 4, 2, 48) if number < 2 else _gated_attention(p, s)
         tensors += [row for row in tiny._layer(p, s, ()) if ".ffn_" in row[0]]
     e, p = s.width, "blk.3.nextn."
     tensors += [(f"{p}{name}.weight", (e,), 0.2) for name in ("enorm", "hnorm", "shared_head_norm")]
     tensors += [(f"{p}eh_proj.weight", (e, 2 * e), 1.5 / math.sqrt(2 * e))]
-    return _hybrid_keys(heads, key_heads, width) | {"block_count": 4, "nextn_predict_layers": 1}, tensors
+    return _hybrid_keys(4, 2, 48) | {"block_count": 4, "nextn_predict_layers": 1}, tensors
 
 
 def qwen35moe(s: tiny.Shape) -> tuple[dict[str, Any], tiny.Tensors]:
