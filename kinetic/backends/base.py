@@ -58,17 +58,22 @@ class Weight(NamedTuple):
 class Rope:
     """Rotary position embedding: ``frequencies`` float64 [rotated width / 2], radians a position.
 
-    ``interleaved``: pairs are (0, 1), (2, 3)...; otherwise (i, i + half).
+    ``interleaved``: pairs are (0, 1), (2, 3)...; otherwise (i, i + half). ``first`` elements of each head come before
+    the rotated ones.
     """
 
     frequencies: tuple[float, ...]
     interleaved: bool
     magnitude: float = 1.0
+    first: int = 0
 
 
 @dataclass(frozen=True)
 class Attention:
-    """Shape and rule of one attention layer. ``window`` 0 sees every earlier key, else the last ``window`` keys."""
+    """Shape and rule of one attention layer. ``window`` 0 sees every earlier key, else the last ``window`` keys.
+
+    ``value_dim`` is the width of a value head where it is not that of a query and a key head; 0: it is.
+    """
 
     layer: int
     heads: int
@@ -76,6 +81,12 @@ class Attention:
     head_dim: int
     scale: float
     window: int = 0
+    value_dim: int = 0
+
+    @property
+    def value_width(self) -> int:
+        """Elements of a value head."""
+        return self.value_dim or self.head_dim
 
 
 @dataclass(frozen=True)
@@ -123,22 +134,32 @@ class Delta(NamedTuple):
 
 @dataclass(frozen=True)
 class Routing:
-    """How a row finds its ``used`` experts. ``gating`` is 'softmax' or 'sigmoid'; their weights are divided by their
-    sum if ``normalised``, then multiplied by ``scale``."""
+    """How a row finds its ``used`` experts. ``gating`` is 'softmax', 'sigmoid' or 'softmax_chosen', which is taken
+    over the chosen ones only; their weights are divided by their sum if ``normalised``, then multiplied by ``scale``.
+
+    With ``groups`` above 1 experts lie in so many groups of the same size, and only those of the ``used_groups`` best
+    are chosen from.
+    """
 
     used: int
     gating: str = "softmax"
     normalised: bool = True
     scale: float = 1.0
+    groups: int = 1
+    used_groups: int = 1
 
 
 class Experts(NamedTuple):
-    """Gated feed-forward blocks of X experts: ``gate`` and ``up`` [X, F, K], ``down`` [X, N, F]."""
+    """Gated feed-forward blocks of X experts: ``gate`` and ``up`` [X, F, K], ``down`` [X, N, F], and biases of their
+    rows, [X, F], [X, F] and [X, N], where there are any."""
 
     gate: Weight
     up: Weight
     down: Weight
     activation: str
+    gate_bias: Weight | None = None
+    up_bias: Weight | None = None
+    down_bias: Weight | None = None
 
 
 class Ops(Protocol):
@@ -156,6 +177,18 @@ class Ops(Protocol):
     def linear(self, x: Array, weight: Weight, bias: Weight | None = None) -> Array:
         """``x`` [T, K] times ``weight`` [N, K] transposed, plus ``bias`` [N]: [T, N]."""
 
+    def linear_heads(self, x: Array, weight: Weight) -> Array:
+        """Each head of ``x`` [T, H * K] times its own matrix of ``weight`` [H, N, K] transposed: [T, H * N]."""
+
+    def cut(self, x: Array, heads: int, first: int, count: int) -> Array:
+        """Elements ``first`` to ``first + count`` of each head of ``x`` [T, heads * width]: [T, heads * count]."""
+
+    def join(self, x: Array, y: Array, heads: int, shared: bool = False) -> Array:
+        """Each head of ``x`` [T, heads * A] and, behind it, that of ``y`` [T, heads * B]: [T, heads * (A + B)].
+
+        ``shared``: ``y`` is [T, B], the same for every head.
+        """
+
     def add(self, x: Array, y: Array) -> Array:
         """``x + y``."""
 
@@ -166,10 +199,16 @@ class Ops(Protocol):
         """``act(x)`` with ``activation`` one of ``ACTIVATIONS``."""
 
     def gated(self, gate: Array, up: Array, activation: str) -> Array:
-        """``act(gate) * up`` with ``activation`` one of ``ACTIVATIONS``; ``gate`` is as wide as ``up``, or [T, 1]."""
+        """``act(gate) * up`` with ``activation`` one of ``ACTIVATIONS``, or 'swiglu_oai', a rule for both sides.
 
-    def route(self, logits: Array, routing: Routing) -> Array:
-        """Of ``logits`` [T, X] the experts chosen, best first, as exact numbers, then their weights: [T, 2 * used]."""
+        With one of ``ACTIVATIONS`` the gate may also be one number for each row, [T, 1].
+        """
+
+    def route(self, logits: Array, routing: Routing, bias: Weight | None = None) -> Array:
+        """Of ``logits`` [T, X] the experts chosen, best first, as exact numbers, then their weights: [T, 2 * used].
+
+        ``bias`` [X] is added to what experts are chosen by, not to what they weigh.
+        """
 
     def experts(self, x: Array, routes: Array, experts: Experts) -> Array:
         """What the experts of ``routes`` make of ``x`` [T, K], times their weights, added in that order: [T, N]."""
@@ -177,8 +216,12 @@ class Ops(Protocol):
     def rope(self, x: Array, rope: Rope, head_dim: int) -> Array:
         """Rotate each head of ``x`` [T, heads * head_dim] by its row's position."""
 
-    def attend(self, q: Array, k: Array, v: Array, spec: Attention) -> Array:
-        """Store k, v [T, G * D] at the rows' positions, then attend with q [T, H * D]: [T, H * D]."""
+    def attend(self, q: Array, k: Array, v: Array, spec: Attention, sinks: Weight | None = None) -> Array:
+        """Store k [T, G * D] and v [T, G * value width] at the rows' positions, then attend with q [T, H * D]:
+        [T, H * value width].
+
+        ``sinks`` [H] holds for each head the score of one key more, which every row sees and which has no value.
+        """
 
     def short_conv(self, x: Array, weight: Weight, bias: Weight | None, state: State, activation: str) -> Array:
         """Causal convolution of each channel over the tokens of its sequence, x [T, C] -> [T, C].
@@ -216,7 +259,7 @@ Forward = Callable[[Ops], Array]
 class Snapshot:
     """All that a sequence of ``length`` positions is: plain arrays, whatever device they came from.
 
-    ``keys`` and ``values`` are float16 [length, G, D] by layer, ``states`` float32 of the state's shape.
+    ``keys`` and ``values`` are float16 [length, G, their width] by layer, ``states`` float32 of the state's shape.
     """
 
     length: int

@@ -14,13 +14,16 @@ if TYPE_CHECKING:
     from kinetic.models.family import Family
 
 ARCHITECTURES = (
+    "deepseek2",
     "ernie4_5",
     "exaone4",
     "gemma3",
+    "gpt-oss",
     "granite",
     "granitemoe",
     "hunyuan-dense",
     "lfm2",
+    "lfm2moe",
     "llama",
     "olmo2",
     "phi3",

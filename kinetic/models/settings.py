@@ -43,10 +43,11 @@ class Dense:
         return tuple(Attention(i, *shape, windows[i] if windows else 0) for i in range(self.layers))
 
 
-def read_dense(gguf: Gguf, architecture: str, *, gaps: bool = False) -> Dense:
+def read_dense(gguf: Gguf, architecture: str, *, gaps: bool = False, values_apart: bool = False) -> Dense:
     """The settings under ``architecture.*``; raises UnsupportedModel with the offending key.
 
-    ``gaps``: layers may be without attention, and say so by 0 key/value heads (``attending``).
+    ``gaps``: layers may be without attention, and say so by 0 key/value heads (``attending``). ``values_apart``: value
+    heads may be of another width than key heads, which the family looks after.
     """
     layers = _positive(gguf, f"{architecture}.block_count", MAX_LAYERS)
     width = _positive(gguf, f"{architecture}.embedding_length", MAX_WIDTH)
@@ -54,7 +55,7 @@ def read_dense(gguf: Gguf, architecture: str, *, gaps: bool = False) -> Dense:
     kv_heads = uniform(gguf, f"{architecture}.attention.head_count_kv", layers, heads, gaps=gaps)
     head_dim = optional_setting(gguf, f"{architecture}.attention.key_length", 0) or _share(width, heads, architecture)
     value_dim = optional_setting(gguf, f"{architecture}.attention.value_length", head_dim)
-    if value_dim != head_dim:
+    if value_dim != head_dim and not values_apart:
         raise refuse("UNSUPPORTED_HEADS", f"value heads of width {value_dim} beside key heads of {head_dim}")
     if kv_heads > heads or heads % kv_heads:
         raise refuse("BAD_HEAD_COUNT", f"{heads} query heads cannot share {kv_heads} key/value heads")
@@ -142,21 +143,3 @@ def _vocabulary(gguf: Gguf, rows: int) -> int:
             "VOCABULARY_SIZE", f"the tokenizer has {len(tokens)} entries but 'token_embd.weight' has {rows} rows"
         )
     return rows
-
-
-def linear_rope_factor(gguf: Gguf, architecture: str) -> float:
-    """What positions are divided by. Refuses the scalings that this build does not compute."""
-    kind = gguf.get(f"{architecture}.rope.scaling.type", "str", "linear")
-    if kind not in ("none", "linear"):
-        raise refuse("UNSUPPORTED_ROPE", f"rope scaling '{kind}' is not supported by this build")
-    factor = rope_factor(gguf, architecture)
-    return 1.0 if kind == "none" else factor
-
-
-def rope_factor(gguf: Gguf, architecture: str) -> float:
-    """How many times longer than it was made for a context may be; 1 where the file does not say."""
-    factor: float = gguf.get(f"{architecture}.rope.scaling.factor", "float", 0.0)
-    factor = factor or gguf.get(f"{architecture}.rope.scale_linear", "float", 0.0) or 1.0
-    if not (math.isfinite(factor) and factor > 0):
-        raise refuse("BAD_SETTING", f"the rope scaling factor is {factor}; it must be a positive number")
-    return factor

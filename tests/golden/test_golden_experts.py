@@ -35,7 +35,7 @@ class Float32Cache(ops.Cache):
         self.keys[position], self.values[position] = key, value
 
 
-@pytest.mark.parametrize("name", ["mixtral", "qwen3moe", "granitemoe", "qwen35moe"])
+@pytest.mark.parametrize("name", ["mixtral", "qwen3moe", "granitemoe", "lfm2moe", "qwen35moe"])
 def test_logits(golden, name, monkeypatch):
     monkeypatch.setattr(ops, "Cache", Float32Cache)
     folder = golden / "archs" / name
@@ -54,7 +54,7 @@ def test_logits(golden, name, monkeypatch):
     assert sum(decided) >= 18
 
 
-@pytest.mark.parametrize("name", ["mixtral", "qwen3moe", "granitemoe", "qwen35moe"])
+@pytest.mark.parametrize("name", ["mixtral", "qwen3moe", "granitemoe", "lfm2moe", "qwen35moe"])
 def test_the_cpu_gives_the_same(golden, name):
     """Keys and values in float16 on both."""
     folder = golden / "archs" / name

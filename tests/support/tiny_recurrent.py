@@ -6,7 +6,7 @@ write_tiny_recurrent(path, "lfm2")
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -99,13 +99,13 @@ RECURRENT: dict[str, tuple[Callable[[tiny.Shape], tuple[dict[str, Any], tiny.Ten
 """What makes each model's settings and its tensors but the embedding table, and its formats."""
 
 
-def write_tiny_recurrent(path: Path, architecture: str) -> Path:
-    """One of ``RECURRENT``."""
+def write_tiny_recurrent(path: Path, architecture: str, *, more: Mapping[str, Any] | None = None) -> Path:
+    """One of ``RECURRENT``. ``more`` settings take the place of its own."""
     make, types = RECURRENT[architecture]
     tokenizer = tiny.chatml_tokenizer()
     count = len(tokenizer["tokenizer.ggml.tokens"])
     s = tiny.Shape(2, 64, 4, 2, 32, 96, count, types, 70 + list(RECURRENT).index(architecture), {})
     keys, tensors = make(s)
     metadata = tiny._settings(architecture, s, 2048) | tokenizer
-    metadata |= {f"{architecture}.{key}": value for key, value in keys.items()}
+    metadata |= {f"{architecture}.{key}": value for key, value in (keys | dict(more or {})).items()}
     return tiny._write(path, metadata, s, [("token_embd.weight", (count, s.width), 3.0 / math.sqrt(s.width)), *tensors])

@@ -28,6 +28,7 @@ from kinetic.types import Batch, Request, Sampling
 from tests.support.backends import loaded
 from tests.support.blocks import integers
 from tests.support.tiny_families import KINDS, write_tiny_family
+from tests.support.tiny_latent import write_tiny_deepseek2, write_tiny_gpt_oss
 from tests.support.tiny_models import (
     MIXTURES,
     write_tiny_gemma3,
@@ -66,6 +67,8 @@ WRITERS: dict[str, Callable[[Path], Path]] = {
 } | {name: partial(write_tiny_family, architecture=name) for name in KINDS}
 WRITERS |= {name: partial(write_tiny_mixture, name=name) for name in MIXTURES}
 WRITERS |= {name: partial(write_tiny_recurrent, architecture=name) for name in RECURRENT}
+WRITERS |= {"gpt-oss": write_tiny_gpt_oss, "deepseek2": write_tiny_deepseek2}
+WRITERS["deepseek2-lite"] = partial(write_tiny_deepseek2, absorbed=False)
 
 PROMPT_LENGTH, DECODED = 290, 14
 LENGTH = PROMPT_LENGTH + DECODED

@@ -15,8 +15,10 @@ from kinetic.backends.cpu.core_ops import (
     gated_float,
     gather,
     matmul,
+    matmul_heads,
     norm,
     norm_quantise,
+    piece,
     rope,
     scale,
 )
@@ -129,6 +131,10 @@ def execute(p, i, thread, threads, scratch):
         expert_down(p, i, thread, threads, scratch)
     elif op == tape.EXPERT_SUM:
         expert_sum(p, i, thread, threads)
+    elif op == tape.PIECE:
+        piece(p, i, thread, threads)
+    elif op == tape.MATMUL_HEADS:
+        matmul_heads(p, i, thread, threads, scratch)
     else:
         execute_recurrent(p, i, thread, threads, scratch)
 
