@@ -15,7 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetic.api import probe
-from kinetic.backends.base import BLOCK, Array, Attention, Experts, Forward, Ops, Rope, Routing, State, Weight
+from kinetic.backends.base import (
+    BLOCK,
+    DELTA_COLUMNS,
+    Array,
+    Attention,
+    Delta,
+    Experts,
+    Forward,
+    Ops,
+    Rope,
+    Routing,
+    State,
+    Weight,
+)
 from kinetic.types import Batch, Sampling
 
 FOLDER = Path(__file__).resolve().parent / "vectors" / "ops"
@@ -216,6 +229,18 @@ def _short_conv(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Ar
     return {"y": _one_pass(forward, len(x), options, states=[state])}
 
 
+def _delta(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
+    p = vector["parameters"]
+    state = State(0, "delta", (p["heads"], p["width"] // DELTA_COLUMNS, p["width"], DELTA_COLUMNS))
+    spec = Delta(state, p["key_heads"], _table("a", given["a"]), _table("bias", given["bias"]), p["eps"])
+
+    def forward(ops: Ops) -> Array:
+        q, k, v, gate, beta = _taken(ops, [given[name] for name in ("q", "k", "v", "gate", "beta")])
+        return ops.delta(q, k, v, gate, beta, spec)
+
+    return {"y": _one_pass(forward, len(given["q"]), options, states=[state])}
+
+
 def _draw(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
     p = {name: value for name, value in vector["parameters"].items() if name != "history"}
     sampling = Sampling(**{name: _number(value) for name, value in p.items()})
@@ -237,6 +262,7 @@ def _random_bits(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> A
 
 RUNNERS: dict[str, Run] = {
     "attend": _attend,
+    "delta": _delta,
     "draw": _draw,
     "exp32": _exp,
     "experts": _experts,

@@ -23,7 +23,8 @@ GATE, SHARED = "ffn_gate_inp_shexp", ("ffn_gate_shexp", "ffn_up_shexp", "ffn_dow
 
 
 def build(gguf: Gguf, weights: Weights) -> Family:
-    hybrid = read_hybrid(gguf, NAME, read_dense(gguf, NAME))
+    whole = read_dense(gguf, NAME, ffn=gguf.get(f"{NAME}.expert_feed_forward_length", "int", 0))
+    hybrid = read_hybrid(gguf, NAME, whole)
     dense = hybrid.dense
     mixture = read_mixture(gguf, NAME, expert_width(gguf, NAME, dense), shared=True)
     mixture = replace(mixture, shared=mixture.shared or dense.ffn)

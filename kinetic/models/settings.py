@@ -43,11 +43,12 @@ class Dense:
         return tuple(Attention(i, *shape, windows[i] if windows else 0) for i in range(self.layers))
 
 
-def read_dense(gguf: Gguf, architecture: str, *, gaps: bool = False, values_apart: bool = False) -> Dense:
+def read_dense(gguf: Gguf, architecture: str, *, gaps: bool = False, values_apart: bool = False, ffn: int = 0) -> Dense:
     """The settings under ``architecture.*``; raises UnsupportedModel with the offending key.
 
     ``gaps``: layers may be without attention, and say so by 0 key/value heads (``attending``). ``values_apart``: value
-    heads may be of another width than key heads, which the family looks after.
+    heads may be of another width than key heads, which the family looks after. ``ffn`` is the feed-forward length where
+    the file has none.
     """
     layers = _positive(gguf, f"{architecture}.block_count", MAX_LAYERS)
     width = _positive(gguf, f"{architecture}.embedding_length", MAX_WIDTH)
@@ -72,7 +73,7 @@ def read_dense(gguf: Gguf, architecture: str, *, gaps: bool = False, values_apar
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        ffn=uniform(gguf, f"{architecture}.feed_forward_length", layers, 0),
+        ffn=uniform(gguf, f"{architecture}.feed_forward_length", layers, ffn),
         vocab_size=_vocabulary(gguf, embedding.shape[0]),
         context_length=_positive(gguf, f"{architecture}.context_length", MAX_CONTEXT),
         eps=gguf.get(f"{architecture}.attention.layer_norm_rms_epsilon", "float"),

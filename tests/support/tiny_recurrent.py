@@ -99,8 +99,16 @@ RECURRENT: dict[str, tuple[Callable[[tiny.Shape], tuple[dict[str, Any], tiny.Ten
 """What makes each model's settings and its tensors but the embedding table, and its formats."""
 
 
-def write_tiny_recurrent(path: Path, architecture: str, *, more: Mapping[str, Any] | None = None) -> Path:
-    """One of ``RECURRENT``. ``more`` settings take the place of its own."""
+def write_tiny_recurrent(
+    path: Path,
+    architecture: str,
+    *,
+    more: Mapping[str, Any] | None = None,
+    without: str = "",
+    factors: Mapping[str, float] | None = None,
+) -> Path:
+    """One of ``RECURRENT``. ``more`` settings take the place of its own, None of a setting that is left out; so are
+    tensors whose names begin with ``without``. ``factors`` are numbers that products are multiplied by."""
     make, types = RECURRENT[architecture]
     tokenizer = tiny.chatml_tokenizer()
     count = len(tokenizer["tokenizer.ggml.tokens"])
@@ -108,4 +116,11 @@ def write_tiny_recurrent(path: Path, architecture: str, *, more: Mapping[str, An
     keys, tensors = make(s)
     metadata = tiny._settings(architecture, s, 2048) | tokenizer
     metadata |= {f"{architecture}.{key}": value for key, value in (keys | dict(more or {})).items()}
-    return tiny._write(path, metadata, s, [("token_embd.weight", (count, s.width), 3.0 / math.sqrt(s.width)), *tensors])
+    metadata = {key: value for key, value in metadata.items() if value is not None}
+    tensors = [("token_embd.weight", (count, s.width), 3.0 / math.sqrt(s.width)), *tensors]
+    if without:
+        tensors = [row for row in tensors if not row[0].startswith(without)]
+    for name, value in (factors or {}).items():
+        s.replace = {**s.replace, f"{name}.scale": np.array([value])}
+        tensors.append((f"{name}.scale", (1,), 0))
+    return tiny._write(path, metadata, s, tensors)
