@@ -130,6 +130,20 @@ def test_refused_convolutions(tmp_path, keys, name):
     assert refusal(write_tiny_recurrent(tmp_path / "m", "lfm2", more=keys)) == name
 
 
+@pytest.mark.parametrize(
+    "keys, name",
+    [
+        ({"expert_gating_func": 3}, "UNSUPPORTED_LAYERS"),
+        ({"expert_weights_scale": 2.5}, "UNSUPPORTED_LAYERS"),
+        ({"leading_dense_block_count": 7}, "BAD_SETTING"),
+        ({"leading_dense_block_count": 2}, "MISSING_TENSOR"),
+        ({"expert_feed_forward_length": 0}, "BAD_SETTING"),
+    ],
+)
+def test_refused_convolutions_with_experts(tmp_path, keys, name):
+    assert refusal(write_tiny_recurrent(tmp_path / "m", "lfm2moe", more=keys)) == name
+
+
 # --- one tensor for several matrices, and the factors of longrope ---
 
 
