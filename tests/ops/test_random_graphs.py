@@ -10,9 +10,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kinetic.backends.base import Attention, Experts, Rope, Routing
+from kinetic.backends.base import Attention, Delta, Experts, Rope, Routing, State
+from kinetic.backends.cpu.program import trace
 from kinetic.backends.rope_tables import frequencies
-from tests.support.backends import assert_same, inputs, loaded, rows_of, run
+from tests.support.backends import assert_same, inputs, loaded, rows_of
 from tests.support.blocks import FORMATS, float_weight, normals, random_weight, words
 
 WIDTH = 64
@@ -35,6 +36,7 @@ class Builder:
         self.count = 0
         self.live = [(inputs(ops, normals(seed, ROWS, WIDTH)), WIDTH)]
         self.layers = []
+        self.states = []
 
     def choose(self, n):
         return (self.choices.pop() >> 20) % n
@@ -105,6 +107,22 @@ class Builder:
         routes = self.ops.route(self.linear(x, count), Routing(1 + self.choose(3), gating, bool(self.choose(2))))
         self.keep(self.ops.experts(self.take(WIDTH), routes, Experts(*split, ("silu", "gelu")[self.choose(2)])))
 
+    def step_gated_column(self):
+        gate = self.linear(self.take(WIDTH), 1)
+        self.keep(self.ops.gated(gate, self.take(WIDTH), ("silu", "sigmoid")[self.choose(2)]))
+
+    def step_delta(self):
+        """Of activations that nothing else reads, or some that others read too; one may be both queries and keys."""
+        heads, key_heads = WIDTH // HEAD, (1, 2, 4)[self.choose(3)]
+        state = State(len(self.states), "delta", (heads, 1, HEAD, HEAD))
+        self.states.append(state)
+        a, bias = (float_weight(self.name(), -np.abs(normals(self.seed + self.count, heads))) for _ in range(2))
+        x = self.take(WIDTH)
+        k, gate, beta = (self.linear(x, n) for n in (key_heads * HEAD, heads, heads))
+        q = k if self.choose(3) == 0 else self.linear(self.take(WIDTH), key_heads * HEAD)
+        v = self.take(WIDTH) if self.choose(2) else self.linear(x)
+        self.keep(self.ops.delta(q, k, v, gate, beta, Delta(state, key_heads, a, bias, 1e-6)))
+
     def step_attend(self):
         heads = WIDTH // HEAD
         window = (0, 5)[self.choose(2)]
@@ -130,14 +148,14 @@ class Builder:
         self.keep(self.ops.linear_heads(joined, weight))
 
 
-def build(seed, layers):
+def build(seed, layers, states):
     steps = [getattr(Builder, name) for name in sorted(vars(Builder)) if name.startswith("step_")]
 
     def forward(ops):
         builder = Builder(ops, seed)
         for _ in range(STEPS):
             steps[builder.choose(len(steps))](builder)
-        layers[:] = builder.layers
+        layers[:], states[:] = builder.layers, builder.states
         total = builder.live[0][0] if builder.live[0][1] == WIDTH else builder.take(WIDTH)
         for x, width in builder.live[1:]:
             if width == WIDTH and x is not total:
@@ -150,11 +168,13 @@ def build(seed, layers):
 
 @pytest.mark.parametrize("seed", range(40))
 def test_random_pass(seed):
-    layers = []
-    forward = build(1000 + 17 * seed, layers)
-    expected = run(forward, rows_of(ROWS), backend="reference")
+    layers, states = [], []
+    forward = build(1000 + 17 * seed, layers, states)
+    trace(forward)  # which tells what it keeps
+    with loaded(forward, layers, "reference", 1, states) as program:
+        expected = program.run(rows_of(ROWS))
     assert len(np.unique(expected)) > 200
-    with loaded(forward, layers, threads=3) as program:
+    with loaded(forward, layers, threads=3, states=states) as program:
         for _ in range(2):
             assert_same(program.run(rows_of(ROWS)), expected)
         for t in range(ROWS):
