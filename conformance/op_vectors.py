@@ -15,7 +15,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetic.api import probe
-from kinetic.backends.base import BLOCK, Array, Attention, Experts, Forward, Ops, Rope, Routing, Scan, State, Weight
+from kinetic.backends.base import (
+    BLOCK,
+    DELTA_COLUMNS,
+    Array,
+    Attention,
+    Delta,
+    Experts,
+    Forward,
+    Ops,
+    Rope,
+    Routing,
+    Scan,
+    State,
+    Weight,
+)
 from kinetic.types import Batch, Sampling
 
 FOLDER = Path(__file__).resolve().parent / "vectors" / "ops"
@@ -262,6 +276,18 @@ def _scan(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
     return {"y": _one_pass(forward, len(given["x"]), options, states=[state])}
 
 
+def _delta(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
+    p = vector["parameters"]
+    state = State(0, "delta", (p["heads"], p["width"] // DELTA_COLUMNS, p["width"], DELTA_COLUMNS))
+    spec = Delta(state, p["key_heads"], _table("a", given["a"]), _table("bias", given["bias"]), p["eps"])
+
+    def forward(ops: Ops) -> Array:
+        q, k, v, gate, beta = _taken(ops, [given[name] for name in ("q", "k", "v", "gate", "beta")])
+        return ops.delta(q, k, v, gate, beta, spec)
+
+    return {"y": _one_pass(forward, len(given["q"]), options, states=[state])}
+
+
 def _draw(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
     p = {name: value for name, value in vector["parameters"].items() if name != "history"}
     sampling = Sampling(**{name: _number(value) for name, value in p.items()})
@@ -285,6 +311,7 @@ RUNNERS: dict[str, Run] = {
     "attend": _attend,
     "attend_shared": _attend_shared,
     "cut": _cut,
+    "delta": _delta,
     "draw": _draw,
     "exp32": _exp,
     "experts": _experts,

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetic import rng
-from kinetic.backends.base import CHUNK, Attention, Experts, Rope, Routing, Scan, State, Weight
+from kinetic.backends.base import CHUNK, DELTA_COLUMNS, Attention, Delta, Experts, Rope, Routing, Scan, State, Weight
 from kinetic.backends.reference import functions, quantise
 from kinetic.backends.reference.candidates import candidates
 from kinetic.backends.reference.ops import ReferenceOps
@@ -88,6 +88,7 @@ def vectors() -> Iterator[tuple[str, Vector]]:
     yield "scan", _scan()
     yield "experts_biases", _experts("swiglu_oai", biases=True)
     yield "linear_heads", _linear_heads()
+    yield "delta", _delta()
     yield "random_bits", _random_bits()
     yield "draw", _draw()
     for name, parameters in LATER_DRAWS.items():
@@ -327,6 +328,27 @@ def _scan() -> Vector:
     y = _ops(list(range(rows)), state).scan(x, dt, spec, state)
     parameters: Vector = {"heads": heads, "head_dim": width, "groups": groups, "size": size}
     return _vector("scan", parameters, {"x": x, "dt": dt, **given}, {"y": y})
+
+
+def _delta() -> Vector:
+    """Rows of one sequence from its start on; two heads share one key."""
+    rows, heads, width = 6, 2, 16
+    values = {name: _floats(17 + n, rows, width) for n, name in enumerate("qk")}
+    values |= {
+        "v": _floats(19, rows, heads * width),
+        "gate": _floats(20, rows, heads),
+        "beta": _floats(21, rows, heads),
+    }
+    values |= {
+        "a": -np.abs(_floats(22, 1, heads)).reshape(-1) * np.float32(2.0**-5),
+        "bias": _floats(23, 1, heads).reshape(-1),
+    }
+    state = State(0, "delta", (heads, width // DELTA_COLUMNS, width, DELTA_COLUMNS))
+    spec = Delta(state, 1, _weight(values["a"]), _weight(values["bias"]), 1e-6)
+    ops = _ops(list(range(rows)), state)
+    y = ops.delta(values["q"], values["k"], values["v"], values["gate"], values["beta"], spec)
+    parameters = {"heads": heads, "key_heads": 1, "width": width, "eps": 1e-6}
+    return _vector("delta", parameters, values, {"y": y})
 
 
 def _random_bits() -> Vector:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from kinetic.errors import KineticError
 from kinetic.types import Batch, PackCache
 
 CHUNK = 256
@@ -35,7 +36,7 @@ def _nothing(offset: int, length: int) -> None:
 
 class Weight(NamedTuple):
     """A tensor as it lies in the file: ``data`` is uint8 [rows, row bytes], ``shape`` is (N, K), (K,), or of X experts
-    (X, N, K), whose rows follow one another."""
+    (X, N, K), whose rows follow one another. A part of a tensor may have gaps: [groups, rows, row bytes]."""
 
     name: str
     ggml_type: int
@@ -120,6 +121,32 @@ class State:
         return math.prod(self.shape)  # exact: integers
 
 
+DELTA_COLUMNS = 16
+"""Value elements of a gated DeltaNet's state lie together in groups of this many."""
+
+
+class Delta(NamedTuple):
+    """A gated DeltaNet of H heads of width D, a multiple of 16, that share G ``key_heads``: head h has number h mod G.
+
+    ``state`` is [H, D / 16, D, 16]: of each head by groups of value elements, then by key element, then by value
+    element in the group. ``a`` (usually negative) and ``bias`` [H] make its decay.
+    """
+
+    state: State
+    key_heads: int
+    a: Weight
+    bias: Weight
+    eps: float
+
+    @property
+    def heads(self) -> int:
+        return self.state.shape[0]
+
+    @property
+    def width(self) -> int:
+        return self.state.shape[2]
+
+
 @dataclass(frozen=True)
 class Routing:
     """How a row finds its ``used`` experts. ``gating`` is 'softmax', 'sigmoid' or 'softmax_chosen', which is taken
@@ -191,7 +218,10 @@ class Ops(Protocol):
         """``act(x)`` with ``activation`` one of ``ACTIVATIONS``."""
 
     def gated(self, gate: Array, up: Array, activation: str) -> Array:
-        """``act(gate) * up`` with ``activation`` one of ``ACTIVATIONS``, or 'swiglu_oai', a rule for both sides."""
+        """``act(gate) * up`` with ``activation`` one of ``ACTIVATIONS``, or 'swiglu_oai', a rule for both sides.
+
+        With one of ``ACTIVATIONS`` the gate may also be one number for each row, [T, 1].
+        """
 
     def route(
         self, logits: Array, routing: Routing, bias: Weight | None = None, factors: Weight | None = None
@@ -229,6 +259,17 @@ class Ops(Protocol):
         Columns of ``x`` are x [H * D], B [G * N] and C [G * N]; ``dt`` [T, H] is how far each head moves on, before
         its bias. ``state`` [H, D / 16 rounded up, N, 16]: element (i, n) of a head is at [i // 16, n, i % 16].
         """
+
+    def delta(self, q: Array, k: Array, v: Array, gate: Array, beta: Array, spec: Delta) -> Array:
+        """Gated delta rule over the tokens of a sequence, q and k [T, G * D], v [T, H * D], gate and beta [T, H]:
+        [T, H * D].
+
+        Heads of q and k are l2-normed (``spec.eps``), q is multiplied by 1 / sqrt(D). A head's state is multiplied by
+        ``exp(a * softplus(gate + bias))``, then learns ``sigmoid(beta)`` of what it does not yet answer of v to k.
+        """
+
+    def given(self, width: int) -> Array:
+        """The rows that ``Program.run`` was given beside the tokens: [T, width]."""
 
     def outputs(self, x: Array) -> Array:
         """The rows whose logits are wanted: [len(outputs), E]."""
@@ -268,9 +309,10 @@ class Program(Protocol):
 
     vocab_size: int
 
-    def run(self, batch: Batch) -> NDArray[np.float32]:
+    def run(self, batch: Batch, given: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
         """One forward pass: logits float32 [len(batch.outputs), V]. Reads and extends the sequences' state.
 
+        ``given`` float32 [T, width] are the rows that a model asks for beside its tokens (``Ops.given``).
         Position 0 starts a sequence anew. With recurrent states any other row must stand right behind the last
         position of its sequence; raises KineticError otherwise, before anything is computed.
         """
@@ -332,6 +374,14 @@ class Backend(Protocol):
 
         ``packs`` is where its weights may be kept for the next time; it never changes a bit.
         """
+
+
+def check_given(width: int, batch: Batch, given: NDArray[np.float32] | None) -> None:
+    """Raises KineticError unless ``given`` is what a model needs: [T, ``width``], or None with a width of 0."""
+    found = (0, 0) if given is None else given.shape
+    if found != ((len(batch.tokens), width) if width else (0, 0)):
+        message = f"this model takes {width} numbers beside each of {len(batch.tokens)} tokens, and was given {found}"
+        raise KineticError(message, name="WRONG_ROWS_GIVEN")
 
 
 Weights = Mapping[str, Weight]

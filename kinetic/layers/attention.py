@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kinetic.backends.base import Array, Attention, Ops, Rope, Weights
+from kinetic.formats import by_type
 
 
 def grouped_query(
@@ -35,5 +36,13 @@ def grouped_query(
 
 
 def project(ops: Ops, weights: Weights, name: str, x: Array) -> Array:
-    """Linear layer ``name`` with its bias, if the file has one."""
-    return ops.linear(x, weights[f"{name}.weight"], weights.get(f"{name}.bias"))
+    """Linear layer ``name`` with its bias and times its factor, if the file has them."""
+    return scaled(ops, weights, name, ops.linear(x, weights[f"{name}.weight"], weights.get(f"{name}.bias")))
+
+
+def scaled(ops: Ops, weights: Weights, name: str, y: Array) -> Array:
+    """``y`` times the one number of ``name.scale``, if the file has it. No family allows it beside a bias."""
+    factor = weights.get(f"{name}.scale")
+    if factor is None:
+        return y
+    return ops.scale(y, float(by_type(factor.ggml_type, factor.name).decode(factor.data).reshape(-1)[0]))

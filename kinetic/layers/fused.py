@@ -1,11 +1,14 @@
 """Weights that a file keeps as one tensor, one above the other, seen as the several matrices that they are.
 
-A part is a view of whole rows: nothing is copied, and rows are packed as they would be in a tensor of their own.
+A part is a view: nothing is copied before rows are packed, and they are as rows of a tensor of its own would be.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from kinetic.backends.base import Weight, Weights
 
@@ -53,3 +56,32 @@ def _part_of_experts(weight: Weight, name: str, first: int, rows: int) -> Weight
 
     data = weight.data.reshape(count, whole, row_bytes)[:, first : first + rows]
     return Weight(name, weight.ggml_type, (count, rows, width), data, release, weight.name)
+
+
+def interleaved(weight: Weight, names: Sequence[str], heads: int) -> dict[str, Weight]:
+    """Rows of ``heads`` heads [N, K], each head's rows of the first part and then those of the next, as matrices."""
+    rows, columns = weight.shape
+    shape = (heads, len(names), rows // heads // len(names), weight.data.shape[1])
+    views = weight.data.reshape(shape)
+    return {name: _piece(weight, name, (rows // len(names), columns), views[:, i]) for i, name in enumerate(names)}
+
+
+def columns(weight: Weight, names: Sequence[str]) -> dict[str, Weight]:
+    """The columns of ``weight`` [N, K] as matrices of equal width, from the left; that must be a number of blocks."""
+    rows, width = weight.shape
+    views = weight.data.reshape(rows, len(names), -1)
+    return {name: _piece(weight, name, (rows, width // len(names)), views[:, i]) for i, name in enumerate(names)}
+
+
+def _piece(weight: Weight, name: str, shape: tuple[int, ...], data: NDArray[np.uint8]) -> Weight:
+    return Weight(name, weight.ggml_type, shape, data, _when_read(weight, data.nbytes), weight.name)
+
+
+def _when_read(weight: Weight, size: int) -> Callable[[int, int], None]:
+    """Bytes of a piece lie all over its tensor: the memory behind them is given back after the last of ``size``."""
+
+    def release(offset: int, length: int) -> None:
+        if offset + length == size:
+            weight.release(0, weight.data.nbytes)
+
+    return release

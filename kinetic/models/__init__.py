@@ -34,6 +34,8 @@ ARCHITECTURES = (
     "phi3",
     "qwen2",
     "qwen3",
+    "qwen35",
+    "qwen35moe",
     "qwen3moe",
     "smollm3",
 )

@@ -12,11 +12,26 @@ from kinetic.backends.rope_tables import LARGEST_ANGLE, frequencies
 from kinetic.errors import UnsupportedModel
 from kinetic.formats import by_type
 
-UNUSED = (".attn_rot_embd.weight",)
+UNUSED = (".attn_rot_embd.weight", ".input_scale")
 """Endings of tensors that are never read, whatever their shape and type.
 
 Old converters repeat the rotary frequencies in every layer; llama.cpp ignores them too.
 """
+
+
+@dataclass(frozen=True)
+class NextToken:
+    """A layer that predicts one token more, as a small model of its own: logits of the token behind the next one.
+
+    Its row i is token i and the hidden row of token i - 1 (``Program.run(batch, given)`` [T, ``width``], zeros for the
+    first). ``trunk`` is the family's forward with its hidden rows tapped as ``deltanet.HIDDEN``; ``forward`` taps
+    its own under the same name, which serve for a further token.
+    """
+
+    forward: Forward
+    attention: tuple[Attention, ...]
+    trunk: Forward
+    width: int
 
 
 @dataclass(frozen=True)
@@ -30,6 +45,7 @@ class Family:
     forward: Forward
     states: tuple[State, ...] = ()
     """What its recurrent layers carry from token to token."""
+    next_token: NextToken | None = None
 
 
 def refuse(name: str, message: str) -> UnsupportedModel:

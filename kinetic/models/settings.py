@@ -44,7 +44,7 @@ class Dense:
 
 
 def read_dense(
-    gguf: Gguf, architecture: str, *, gaps: bool = False, values_apart: bool = False, varied: bool = False
+    gguf: Gguf, architecture: str, *, gaps: bool = False, values_apart: bool = False, varied: bool = False, ffn: int = 0
 ) -> Dense:
     """The settings under ``architecture.*``; raises UnsupportedModel with the offending key.
 
@@ -52,6 +52,7 @@ def read_dense(
     feed-forward block of a length above 0. ``values_apart``: value heads may be of another width than key heads,
     which the family looks after. ``varied``: heads, key/value heads and feed-forward lengths may differ between
     layers (``layer_sizes``); what stands here is then the largest.
+    ``ffn`` is the feed-forward length where the file has none.
     """
     layers = _positive(gguf, f"{architecture}.block_count", MAX_LAYERS)
     width = _positive(gguf, f"{architecture}.embedding_length", MAX_WIDTH)
@@ -78,7 +79,7 @@ def read_dense(
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        ffn=uniform(gguf, f"{architecture}.feed_forward_length", layers, 0, gaps=gaps, varied=varied),
+        ffn=uniform(gguf, f"{architecture}.feed_forward_length", layers, ffn, gaps=gaps, varied=varied),
         vocab_size=_vocabulary(gguf, embedding.shape[0]),
         context_length=_positive(gguf, f"{architecture}.context_length", MAX_CONTEXT),
         eps=gguf.get(f"{architecture}.attention.layer_norm_rms_epsilon", "float"),

@@ -45,6 +45,7 @@ TOLERANCES = {
     "hunyuan-dense": 0.02,
     "exaone4": 0.02,
     "lfm2": 0.02,
+    "qwen35": 0.02,
     "phi3": 0.02,
     "phi3-longrope": 0.02,
     "granitehybrid": 0.01,

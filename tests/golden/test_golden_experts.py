@@ -18,7 +18,7 @@ from tests.support.whole_models import feed
 
 LARGEST = 2e-4
 
-NAMES = ["mixtral", "qwen3moe", "granitemoe", "lfm2moe", "granitehybrid-moe", "nemotron_h_moe"]
+NAMES = ["mixtral", "qwen3moe", "granitemoe", "lfm2moe", "qwen35moe", "granitehybrid-moe", "nemotron_h_moe"]
 
 
 class Float32Cache(ops.Cache):

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kinetic.backends.base import Attention, Experts, Rope, Routing, State
+from kinetic.backends.base import Attention, Delta, Experts, Rope, Routing, State
 from kinetic.backends.cpu.graph import GraphOps
 from kinetic.backends.rope_tables import frequencies
 from tests.support.backends import assert_same, inputs, loaded, rows_of
@@ -127,6 +127,22 @@ class Builder:
         routing = Routing(1 + self.choose(3), gating, bool(self.choose(2)))
         routes = self.ops.route(self.linear(x, count), routing, factors=factors)
         self.keep(self.ops.experts(self.take(WIDTH), routes, Experts(*split, ("silu", "gelu")[self.choose(2)])))
+
+    def step_gated_column(self):
+        gate = self.linear(self.take(WIDTH), 1)
+        self.keep(self.ops.gated(gate, self.take(WIDTH), ("silu", "sigmoid")[self.choose(2)]))
+
+    def step_delta(self):
+        """Of activations that nothing else reads, or some that others read too; one may be both queries and keys."""
+        heads, key_heads = WIDTH // HEAD, (1, 2, 4)[self.choose(3)]
+        state = State(len(self.states), "delta", (heads, 1, HEAD, HEAD))
+        self.states.append(state)
+        a, bias = (float_weight(self.name(), -np.abs(normals(self.seed + self.count, heads))) for _ in range(2))
+        x = self.take(WIDTH)
+        k, gate, beta = (self.linear(x, n) for n in (key_heads * HEAD, heads, heads))
+        q = k if self.choose(3) == 0 else self.linear(self.take(WIDTH), key_heads * HEAD)
+        v = self.take(WIDTH) if self.choose(2) else self.linear(x)
+        self.keep(self.ops.delta(q, k, v, gate, beta, Delta(state, key_heads, a, bias, 1e-6)))
 
     def step_attend(self):
         heads = WIDTH // HEAD

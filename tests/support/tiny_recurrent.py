@@ -10,7 +10,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tests.support import tiny_models as tiny
+from tests.support.tiny_delta import SMALL, qwen35, qwen35moe
 
 
 def lfm2(s: tiny.Shape) -> tuple[dict[str, Any], tiny.Tensors]:
@@ -46,12 +49,22 @@ def lfm2moe(s: tiny.Shape) -> tuple[dict[str, Any], tiny.Tensors]:
 RECURRENT: dict[str, tuple[Callable[[tiny.Shape], tuple[dict[str, Any], tiny.Tensors]], dict[str, str]]] = {
     "lfm2": (lfm2, tiny.GEMMA_MIX | {"conv": "F32"}),
     "lfm2moe": (lfm2moe, {"": "Q8_0", "conv": "F32", "ffn_gate_inp": "F32", "ffn_up_exps": "Q5_0"}),
+    "qwen35": (qwen35, tiny.GEMMA_MIX | SMALL | {"attn_qkv": "Q5_1", "attn_gate": "Q4_1"}),
+    "qwen35moe": (qwen35moe, {"": "Q8_0", "ffn_gate_inp": "F32", "ssm_out": "F16", "ffn_up_exps": "Q4_0"} | SMALL),
 }
 """What makes each model's settings and its tensors but the embedding table, and its formats."""
 
 
-def write_tiny_recurrent(path: Path, architecture: str, *, more: Mapping[str, Any] | None = None) -> Path:
-    """One of ``RECURRENT``. ``more`` settings take the place of its own."""
+def write_tiny_recurrent(
+    path: Path,
+    architecture: str,
+    *,
+    more: Mapping[str, Any] | None = None,
+    without: str = "",
+    factors: Mapping[str, float] | None = None,
+) -> Path:
+    """One of ``RECURRENT``. ``more`` settings take the place of its own, None of a setting that is left out; so are
+    tensors whose names begin with ``without``. ``factors`` are numbers that products are multiplied by."""
     make, types = RECURRENT[architecture]
     tokenizer = tiny.chatml_tokenizer()
     count = len(tokenizer["tokenizer.ggml.tokens"])
@@ -59,4 +72,11 @@ def write_tiny_recurrent(path: Path, architecture: str, *, more: Mapping[str, An
     keys, tensors = make(s)
     metadata = tiny._settings(architecture, s, 2048) | tokenizer
     metadata |= {f"{architecture}.{key}": value for key, value in (keys | dict(more or {})).items()}
-    return tiny._write(path, metadata, s, [("token_embd.weight", (count, s.width), 3.0 / math.sqrt(s.width)), *tensors])
+    metadata = {key: value for key, value in metadata.items() if value is not None}
+    tensors = [("token_embd.weight", (count, s.width), 3.0 / math.sqrt(s.width)), *tensors]
+    if without:
+        tensors = [row for row in tensors if not row[0].startswith(without)]
+    for name, value in (factors or {}).items():
+        s.replace = {**s.replace, f"{name}.scale": np.array([value])}
+        tensors.append((f"{name}.scale", (1,), 0))
+    return tiny._write(path, metadata, s, tensors)

@@ -28,8 +28,8 @@ from kinetic.types import Batch, Request, Sampling
 from tests.support.backends import loaded
 from tests.support.blocks import integers
 from tests.support.tiny_families import KINDS, write_tiny_family
-from tests.support.tiny_hybrids import HYBRIDS, write_tiny_hybrid
 from tests.support.tiny_gemma4 import write_tiny_gemma4
+from tests.support.tiny_hybrids import HYBRIDS, write_tiny_hybrid
 from tests.support.tiny_latent import write_tiny_deepseek2, write_tiny_gpt_oss
 from tests.support.tiny_models import (
     MIXTURES,

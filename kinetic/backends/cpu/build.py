@@ -19,7 +19,7 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite import ir
 
-from kinetic.backends.cpu import attention, control, float_tiles, rows, scan, tiles
+from kinetic.backends.cpu import attention, control, delta_rows, float_tiles, rows, scan, tiles
 from kinetic.backends.cpu.objects import sealed
 from kinetic.backends.cpu.target import machine
 from kinetic.formats import Format, by_type
@@ -37,14 +37,16 @@ def attention_unit(isa: str) -> llvm.ModuleRef:
     from kinetic.backends.cpu import (
         core_attention,
         core_candidates,
+        core_delta,
         core_experts,
         core_recurrent,
         core_routes,
         core_scan,
     )
 
-    sources = (core_attention, core_candidates, core_experts, core_recurrent, core_routes, core_scan)
-    return with_kernels(emitted("attention", lambda m: attention.emit(m, isa), scan.emit), *sources)
+    sources = (core_attention, core_candidates, core_delta, core_experts, core_recurrent, core_routes, core_scan)
+    emitters = (lambda m: attention.emit(m, isa), lambda m: delta_rows.emit(m, isa), scan.emit)
+    return with_kernels(emitted("attention", *emitters), *sources)
 
 
 def with_kernels(module: llvm.ModuleRef, *sources: ModuleType) -> llvm.ModuleRef:

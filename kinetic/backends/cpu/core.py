@@ -39,6 +39,10 @@ mul = extern("mul", "aaaa")
 activate = extern("activate", "aaaa")
 short_conv = extern("short_conv", "aaaa")
 scan = extern("scan", "aaaaa")
+gated_column = extern("gated_column", "aaaaa")
+l2_norm = extern("l2_norm", "aaaa")
+decay = extern("decay", "aaaa")
+delta = extern("delta", "aaaa")
 pause = extern("pause", "")
 yield_processor = extern("yield_processor", "a")
 set_control_word = extern("set_control_word", "", "a")
@@ -79,6 +83,14 @@ def execute_recurrent(p, i, thread, threads, scratch):
         short_conv(p, i, thread, threads)
     elif op == tape.SCAN:
         scan(p, i, thread, threads, scratch)
+    elif op == tape.GATED_COLUMN:
+        gated_column(p, i, thread, threads, scratch)
+    elif op == tape.L2_NORM:
+        l2_norm(p, i, thread, threads)
+    elif op == tape.DECAY:
+        decay(p, i, thread, threads)
+    elif op == tape.DELTA:
+        delta(p, i, thread, threads)
 
 
 @kernel

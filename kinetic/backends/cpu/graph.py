@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from kinetic.backends.base import Attention, Experts, Rope, Routing, Scan, State, Weight
+from kinetic.backends.base import Attention, Delta, Experts, Rope, Routing, Scan, State, Weight
 
 ALL_ROWS, OUTPUT_ROWS = 0, 1
 
@@ -75,7 +75,7 @@ class GraphOps:
         return self._node("activate", x.width, x, activation=activation)
 
     def gated(self, gate: Node, up: Node, activation: str) -> Node:
-        return self._node("gated", gate.width, gate, up, activation=activation)
+        return self._node("gated", up.width, gate, up, activation=activation)
 
     def route(self, logits: Node, routing: Routing, bias: Weight | None = None, factors: Weight | None = None) -> Node:
         return self._node("route", 2 * routing.used, logits, routing=routing, bias=bias, factors=factors)
@@ -95,6 +95,12 @@ class GraphOps:
 
     def scan(self, x: Node, dt: Node, spec: Scan, state: State) -> Node:
         return self._node("scan", spec.heads * spec.head_dim, x, dt, spec=spec, state=state)
+
+    def delta(self, q: Node, k: Node, v: Node, gate: Node, beta: Node, spec: Delta) -> Node:
+        return self._node("delta", v.width, q, k, v, gate, beta, spec=spec)
+
+    def given(self, width: int) -> Node:
+        return self._node("given", width)
 
     def outputs(self, x: Node) -> Node:
         return self._node("outputs", x.width, x)

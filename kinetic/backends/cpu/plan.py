@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetic.backends.base import BLOCK, Rope
-from kinetic.backends.cpu import plan_experts, plan_heads, plan_recurrent, plan_rows, tape
+from kinetic.backends.cpu import plan_delta, plan_experts, plan_heads, plan_recurrent, plan_rows, tape
 from kinetic.backends.cpu.barriers import ALL_MODES, OWN, Buffer, By, Partition, Touch, Touched
 from kinetic.backends.cpu.functions import RECORD
 from kinetic.backends.cpu.graph import Node
@@ -29,6 +29,9 @@ from kinetic.backends.cpu.weights import WeightStore
 from kinetic.backends.states import StateStore
 from kinetic.errors import KineticError
 
+FILLED = ("embed", "given")
+"""Operations whose rows are there before a pass begins."""
+
 
 @dataclass
 class Tape:
@@ -39,6 +42,8 @@ class Tape:
     """Rows of tables, and where they are put before a pass."""
     logits: Buffer
     vocab_size: int
+    given: tuple[Node, Buffer] | None
+    """What comes beside the tokens, filled as rows of tables are before a pass begins."""
     output_rows: NDArray[np.int64]
     ropes: list[tuple[Rope, int]]
     """Each rotation and the program slot of its table."""
@@ -81,15 +86,16 @@ class Planner:
         self._pending = {node: len(node.uses) + (node is logits) for node in nodes}
         done_elsewhere = fused(nodes)
         # First of all: they are written before a pass begins, so nothing may have used their memory before them.
-        embeds = [(node, self._float_buffer(node)) for node in nodes if node.op == "embed"]
-        self._buffers |= dict(embeds)
+        filled = [(node, self._float_buffer(node)) for node in nodes if node.op in FILLED]
+        self._buffers |= dict(filled)
         for node in nodes:
-            if node.op != "embed" and node not in done_elsewhere:
+            if node.op not in FILLED and node not in done_elsewhere:
                 getattr(self, f"_{node.op}")(node)
         return Tape(
             code=np.array(self._code, np.int64),
-            embeds=embeds,
+            embeds=[pair for pair in filled if pair[0].op == "embed"],
             logits=self._buffers[logits],
+            given=next((pair for pair in filled if pair[0].op == "given"), None),
             vocab_size=logits.width,
             output_rows=self._rows,
             ropes=list(self._ropes.items()),
@@ -140,7 +146,11 @@ class Planner:
             if self._pending[node] == 0:
                 for held in (made.pop(node, None) for made in (self._buffers, self._records, self._columns)):
                     if held is not None:
-                        self._free.setdefault((len(held.data), held.stride), []).append(held)
+                        self._give_back(held)
+
+    def _give_back(self, buffer: Buffer) -> None:
+        """A buffer that belongs to no node may be used again."""
+        self._free.setdefault((len(buffer.data), buffer.stride), []).append(buffer)
 
     def _take_over(self, source: Node) -> Buffer | None:
         """The buffer of ``source`` for the node that reads it now, if nothing else will."""
@@ -219,6 +229,7 @@ class Planner:
     # ---- one method for each operation
 
     _route, _experts = plan_experts.route, plan_experts.experts
+    _delta = plan_delta.delta
     _cut, _join, _linear_heads = plan_heads.cut, plan_heads.join, plan_heads.linear_heads
     _mul, _activate, _short_conv = plan_recurrent.mul, plan_recurrent.activate, plan_recurrent.short_conv
     _scan = plan_recurrent.scan
@@ -285,6 +296,9 @@ class Planner:
     def _gated(self, node: Node) -> None:
         if fuses_gate(node):
             return  # made as records when first read
+        if node.inputs[0].width < node.width:
+            plan_delta.gated_column(self, node)
+            return
         gate, up = (self._buffers[side] for side in node.inputs)
         out = self._take_over(node.inputs[0]) or self._float_buffer(node)
         rows = ("rows", node.rows)

@@ -48,6 +48,7 @@ def fuses_gate(node: Node) -> bool:
     sides = (gate, up)
     return (
         node["activation"] in IN_TILES
+        and gate.width == up.width
         and node.width % BLOCK == 0
         and only_quantised(node)
         and all(s.op == "linear" and len(s.uses) == 1 and s["bias"] is None and quantised(s) for s in sides)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetic.backends import rope_tables
-from kinetic.backends.base import CHUNK, Attention, Forward, Rope, Snapshot, State
+from kinetic.backends.base import CHUNK, Attention, Forward, Rope, Snapshot, State, check_given
 from kinetic.backends.control_word import default_rounding
 from kinetic.backends.cpu import tape
 from kinetic.backends.cpu.barriers import Buffer
@@ -95,19 +95,26 @@ class CpuProgram:
 
     # ---- one pass
 
-    def run(self, batch: Batch) -> F32:
+    def run(self, batch: Batch, given: F32 | None = None) -> F32:
         """See ``base.Program.run``."""
         self._seen = {name: [] for name in self._tape.taps}
+        check_given(self._tape.given[0].width if self._tape.given else 0, batch, given)
         self._states.check(batch)
-        parts = [self._pass(part) for part in split(batch, self._capacity)]
+        parts = []
+        for part in split(batch, self._capacity):
+            parts.append(self._pass(part, given))
+            given = None if given is None else given[len(part.tokens) :]
         if self._pack is not None:
             self._pack.write_beside()  # not before: the first answer should not wait for it
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def _pass(self, batch: Batch) -> F32:
+    def _pass(self, batch: Batch, given: F32 | None) -> F32:
         rows, outputs = len(batch.tokens), len(batch.outputs)
         ends = self._states.begin(batch)
         self._embed(batch.tokens)
+        if given is not None and self._tape.given:
+            node, buffer = self._tape.given
+            _rows_in(buffer, rows)[:, : node.width] = given[:rows]
         self._rows[0, :rows] = batch.positions
         longest = max(batch.positions) + 1
         self._rows[1, :rows] = self._page_tables(batch)
@@ -135,8 +142,7 @@ class CpuProgram:
 
     def _embed(self, tokens: Sequence[int]) -> None:
         for node, target in self._tape.embeds:
-            table, stride = node["table"], target.stride // 4
-            rows = target.data.view(np.float32)[: len(tokens) * stride].reshape(len(tokens), stride)
+            table, rows = node["table"], _rows_in(target, len(tokens))
             with default_rounding():
                 decoded = by_type(table.ggml_type, table.name).decode(table.data[np.array(tokens, np.int64)])
             rows[:, : decoded.shape[1]] = decoded
@@ -270,8 +276,13 @@ def _room_for_states(size: int) -> NDArray[np.uint8]:
 
 def _copy(buffer: Buffer, rows: int, width: int) -> F32:
     """float32 [rows, width] of a buffer of activations."""
+    return _rows_in(buffer, rows)[:, :width].copy()
+
+
+def _rows_in(buffer: Buffer, rows: int) -> F32:
+    """The first rows of a buffer of activations, with what pads them, where they lie."""
     stride = buffer.stride // 4
-    return buffer.data.view(np.float32)[: rows * stride].reshape(rows, stride)[:, :width].copy()
+    return buffer.data.view(np.float32)[: rows * stride].reshape(rows, stride)
 
 
 def split(batch: Batch, size: int) -> list[Batch]:

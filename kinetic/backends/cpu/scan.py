@@ -27,7 +27,8 @@ from kinetic.backends.cpu.ir import (
     vec,
 )
 from kinetic.backends.cpu.rows import LINE, at, load_masked
-from kinetic.backends.reference.scan import PARTIALS, SMALLEST_STATE
+from kinetic.backends.reference.functions import SMALLEST_STATE
+from kinetic.backends.reference.scan import PARTIALS
 
 
 def emit(module: ir.Module) -> None:

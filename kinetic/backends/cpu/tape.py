@@ -41,10 +41,10 @@ COLUMNS, ATTEND_MERGE = 12, 13
 ROUTE, ASSIGN, EXPERT_INPUT, EXPERT_HIDDEN, EXPERT_DOWN, EXPERT_SUM = range(14, 20)
 MUL, ACTIVATE, SHORT_CONV = range(20, 23)
 PIECE, MATMUL_HEADS = 23, 24
-SCAN, SOFTCAP = 25, 26
+SCAN, SOFTCAP, GATED_COLUMN, L2_NORM, DECAY, DELTA = range(25, 31)
 
 NAMES = (
     "barrier norm+quantise norm matmul gated gated-float rope store attend add scale gather columns attend-merge "
     "route assign expert-input expert-hidden expert-down expert-sum "
-    "mul activate short-conv piece matmul-heads scan softcap"
+    "mul activate short-conv piece matmul-heads scan softcap gated-column l2-norm decay delta"
 ).split()

@@ -148,8 +148,8 @@ class WeightStore:
 
     def _pack(self, weight: Weight, packed: Packed) -> None:
         size = packed.matrix_bytes
-        for number, rows in enumerate(weight.data.reshape(-1, packed.rows, weight.data.shape[-1])):
-            source = np.ascontiguousarray(rows)
+        matrices = np.ascontiguousarray(weight.data).reshape(-1, packed.rows, weight.data.shape[-1])
+        for number, source in enumerate(matrices):
             self._pack_matrix(weight, packed, source, address(packed.data) + number * size, number * source.nbytes)
 
     def _pack_matrix(self, weight: Weight, packed: Packed, source: NDArray[np.uint8], target: int, offset: int) -> None:

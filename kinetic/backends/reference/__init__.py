@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from kinetic.backends.base import Attention, Forward, Snapshot, State
+from kinetic.backends.base import Attention, Forward, Snapshot, State, check_given
 from kinetic.backends.control_word import default_rounding
 from kinetic.backends.identity import engine_digest
 from kinetic.backends.reference.candidates import candidates
@@ -27,12 +27,13 @@ class ReferenceProgram:
         self._caches: dict[tuple[int, int], Cache] = {}
         self._taps: dict[str, F32] = {}
 
-    def run(self, batch: Batch) -> F32:
+    def run(self, batch: Batch, given: F32 | None = None) -> F32:
         # What overflows becomes an infinity and is refused where a token is drawn; a warning would say it twice.
         ends = self._states.begin(batch)
         with default_rounding(), np.errstate(all="ignore"):
-            ops = ReferenceOps(batch, self._caches, self._states)
+            ops = ReferenceOps(batch, self._caches, self._states, given)
             logits: F32 = self._forward(ops)
+        check_given(ops.width_given, batch, given)
         self._states.end(ends)
         self._taps = ops.taps
         return logits

@@ -49,6 +49,9 @@ LOG1P_COEFFICIENTS = tuple(
 SWIGLU_SLOPE = np.float32(1.702)
 SWIGLU_LIMIT = np.float32(7.0)
 
+SMALLEST_STATE = np.float32(2.0**-100)
+"""Elements of a recurrent state nearer to 0 become +0, so that no subnormal stays in one."""
+
 
 def fma32(a: F32 | np.float32, b: F32 | np.float32, c: F32 | np.float32) -> F32:
     """``a * b + c`` with one rounding, elementwise float32.

@@ -18,13 +18,14 @@ I32 = NDArray[np.int32]
 def linear(x: F32, weight: Weight) -> F32:
     """x float32 [T, K] times weight [N, K] transposed: [T, N]."""
     fmt = by_type(weight.ggml_type, weight.name)
+    data = weight.data.reshape(-1, weight.data.shape[-1])  # parts of rows may lie apart
     if len(x) == 0:  # a pass over a part of a prompt wants no logits
-        return np.zeros((0, len(weight.data)), np.float32)
+        return np.zeros((0, len(data)), np.float32)
     with np.errstate(all="ignore"):
         if fmt.QUANTISED:
-            check_scales(fmt, weight.data, weight.name)
-            return quantised_product(x, fmt.integers(weight.data))
-        return float_product(x, fmt.decode(weight.data).reshape(weight.shape))
+            check_scales(fmt, data, weight.name)
+            return quantised_product(x, fmt.integers(data))
+        return float_product(x, fmt.decode(data).reshape(weight.shape))
 
 
 def float_product(x: F32, w: F32) -> F32:

@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetic.backends import rope_tables
-from kinetic.backends.base import Attention, Experts, Rope, Routing, Scan, State, Weight
+from kinetic.backends.base import Attention, Delta, Experts, Rope, Routing, Scan, State, Weight, check_given
 from kinetic.backends.reference.attention import attend_row
+from kinetic.backends.reference.delta import delta
 from kinetic.backends.reference.experts import matrix, mixture, route
 from kinetic.backends.reference.functions import ACTIVATIONS, GATES, fma32, softcap, strided_sum_of_squares
 from kinetic.backends.reference.linear import linear
@@ -50,8 +51,12 @@ def _grow(array: F16, length: int) -> F16:
 class ReferenceOps:
     """One forward pass of ``batch`` over ``caches[sequence, layer]`` and the recurrent states."""
 
-    def __init__(self, batch: Batch, caches: dict[tuple[int, int], Cache], states: StateStore) -> None:
+    def __init__(
+        self, batch: Batch, caches: dict[tuple[int, int], Cache], states: StateStore, given: F32 | None = None
+    ) -> None:
         self.batch = batch
+        self.rows_given = given
+        self.width_given = 0
         self.caches = caches
         self.states = states
         self.taps: dict[str, F32] = {}
@@ -162,6 +167,16 @@ class ReferenceOps:
             heads, own = x[t, :inner].reshape(spec.heads, spec.head_dim), self.states.view(sequence, state)
             out[t] = scan_row(heads, b, c, dt[t], own, a, d).reshape(-1)
         return out
+
+    def delta(self, q: F32, k: F32, v: F32, gate: F32, beta: F32, spec: Delta) -> F32:
+        states = [self.states.view(sequence, spec.state) for sequence in self.batch.sequences]
+        return delta(q, k, v, gate, beta, spec, _decoded(spec.a), _decoded(spec.bias), states)
+
+    def given(self, width: int) -> F32:
+        self.width_given = width
+        check_given(width, self.batch, self.rows_given)
+        assert self.rows_given is not None
+        return self.rows_given
 
     def outputs(self, x: F32) -> F32:
         return x[np.array(self.batch.outputs, np.int64)]

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from kinetic.backends.reference.functions import exp32, fma32, softplus
+from kinetic.backends.reference.functions import SMALLEST_STATE, exp32, fma32, softplus
 from kinetic.bits import F32
-
-SMALLEST_STATE = np.float32(2.0**-100)
-"""Elements of a state nearer to 0 become +0, so that no subnormal ever stays in one."""
 
 PARTIALS = 4
 """Sums that a product with a state is made of."""
