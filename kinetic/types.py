@@ -97,6 +97,14 @@ class ModelFile:
 
 
 @dataclass(frozen=True)
+class AdapterFile(ModelFile):
+    """An adapter's file, and how much of it is added."""
+
+    scale: float
+    """Of binary32 value."""
+
+
+@dataclass(frozen=True)
 class ModelIdentity:
     architecture: str
     files: tuple[ModelFile, ...]

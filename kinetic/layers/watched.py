@@ -12,7 +12,7 @@ from typing import Any, cast
 from kinetic.backends.base import Array, Experts, Ops, Weight
 
 
-class _Changed:
+class Changed:
     """A backend's operations; a subclass replaces some."""
 
     def __init__(self, ops: Ops) -> None:
@@ -34,7 +34,7 @@ class Inputs:
         return cast(Ops, _InputTaps(ops, self))
 
 
-class _InputTaps(_Changed):
+class _InputTaps(Changed):
     def __init__(self, ops: Ops, inputs: Inputs) -> None:
         super().__init__(ops)
         self._inputs = inputs
@@ -48,7 +48,7 @@ class _InputTaps(_Changed):
         return self._ops.linear(x, weight, bias)
 
 
-class Nudged(_Changed):
+class Nudged(Changed):
     """Every input of a product moved by a unit in its last place, or two: times 1 + 2^-23, rounded."""
 
     def linear(self, x: Array, weight: Weight, bias: Weight | None = None) -> Array:

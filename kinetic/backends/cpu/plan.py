@@ -36,8 +36,8 @@ class Tape:
     """What ``program`` needs to run a forward pass."""
 
     code: NDArray[np.int64]
-    embed: Node
-    embedded: Buffer
+    embedded: list[tuple[Node, Buffer]]
+    """Each table of which rows are looked up before a pass, and where they go."""
     logits: Buffer
     vocab_size: int
     output_rows: NDArray[np.int64]
@@ -78,14 +78,14 @@ class Planner:
         logits = [node for node in nodes if node.op != "tap"][-1]
         self._pending = {node: len(node.uses) + (node is logits) for node in nodes}
         fused = _fused(nodes)
-        embed = next(node for node in nodes if node.op == "embed")
-        embedded = self._buffers[embed] = self._float_buffer(embed)
-        for node in nodes[1:]:
-            if node not in fused:
+        # All at once, before anything else: their rows are there when a pass begins, so nothing may share the memory.
+        embedded = [(node, self._float_buffer(node)) for node in nodes if node.op == "embed"]
+        self._buffers.update(embedded)
+        for node in nodes:
+            if node not in fused and node.op != "embed":
                 getattr(self, f"_{node.op}")(node)
         return Tape(
             code=np.array(self._code, np.int64),
-            embed=embed,
             embedded=embedded,
             logits=self._buffers[logits],
             vocab_size=logits.width,

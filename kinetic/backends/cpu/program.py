@@ -65,14 +65,15 @@ class CpuProgram:
     def _plan(self, nodes: list[Node], layout: PageLayout, packs: PackCache | None) -> Tape:
         """The tape, with all weights packed. A pack was written only of checked weights: they are not checked again."""
         weights = WeightStore(self._kernels, matrices(nodes), self._threads)
-        table = next(node["table"] for node in nodes if node.op == "embed")
-        pack = self._pack = open_pack(packs, table, weights)
+        tables = [node["table"] for node in nodes if node.op == "embed"]
+        pack = self._pack = open_pack(packs, tables[0], weights)
         is_read = pack is not None and weights.read(pack)
         with default_rounding():
             made = Planner(self._kernels, weights, layout, self._capacity).plan(nodes)
         if not is_read:
-            if not weights.holds(table):
-                check_table(table)
+            for table in tables:
+                if not weights.holds(table):
+                    check_table(table)
             if pack is not None:
                 weights.offer(pack)
         weights.close()
@@ -122,13 +123,12 @@ class CpuProgram:
         return [tables[sequence] for sequence in batch.sequences]
 
     def _embed(self, tokens: Sequence[int]) -> None:
-        table = self._tape.embed["table"]
-        target = self._tape.embedded
-        stride = target.stride // 4
-        rows = target.data.view(np.float32)[: len(tokens) * stride].reshape(len(tokens), stride)
-        with default_rounding():
-            decoded = by_type(table.ggml_type, table.name).decode(table.data[np.array(tokens, np.int64)])
-        rows[:, : decoded.shape[1]] = decoded
+        for node, target in self._tape.embedded:
+            table, stride = node["table"], target.stride // 4
+            rows = target.data.view(np.float32)[: len(tokens) * stride].reshape(len(tokens), stride)
+            with default_rounding():
+                decoded = by_type(table.ggml_type, table.name).decode(table.data[np.array(tokens, np.int64)])
+            rows[:, : decoded.shape[1]] = decoded
 
     def _refresh_tables(self, length: int) -> None:
         """Rotation tables reach as far as the longest position so far."""
