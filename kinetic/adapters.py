@@ -28,9 +28,6 @@ LARGEST = 2.0**127
 MOST = 64
 """Adapters of one run: as many as a receipt may name."""
 
-Asked = str | os.PathLike[str] | tuple[str | os.PathLike[str], float]
-"""An adapter's file, alone or with its scale."""
-
 
 class Adapter(NamedTuple):
     """An open adapter, and how much of it is added. ``loaded`` is the caller's to close."""
@@ -48,13 +45,19 @@ class Adapter(NamedTuple):
         return AdapterFile(file.name, file.size, file.blake3, file.sha256, self.scale)
 
 
+Asked = str | os.PathLike[str] | tuple[str | os.PathLike[str], float] | Adapter
+"""An adapter's file, alone or with its scale, or an open one."""
+
+
 def open_adapters(asked: Iterable[Asked]) -> tuple[Adapter, ...]:
     """Those files, open, in this order. Raises UsageError, FileProblem, MalformedGguf or UnsupportedModel."""
     opened: list[Adapter] = []
     try:
         for item in asked:
-            name, scale = item if isinstance(item, tuple) else (item, 1.0)
-            opened.append(open_adapter(name, scale))
+            if isinstance(item, Adapter):
+                opened.append(item)
+            else:
+                opened.append(open_adapter(*(item if isinstance(item, tuple) else (item, 1.0))))
         if len(opened) > MOST:
             raise UsageError(f"{len(opened)} adapters are more than the {MOST} that there may be", name="MANY_ADAPTERS")
     except BaseException:

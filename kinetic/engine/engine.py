@@ -199,7 +199,6 @@ class Engine:
 
 def _context(wanted: int, longest: int) -> int:
     if wanted > longest:
-        raise UsageError(
-            f"a context of {wanted} is more than the {longest} this model was made for", name="CONTEXT_TOO_LONG"
-        )
+        message = f"a context of {wanted} is more than the {longest} this model was made for"
+        raise UsageError(f"{message}; --rope-scale stretches its positions", name="CONTEXT_TOO_LONG")
     return wanted or longest

@@ -70,9 +70,9 @@ def read_dense(gguf: Gguf, architecture: str) -> Dense:
         head_dim=head_dim,
         ffn=uniform(gguf, f"{architecture}.feed_forward_length", layers, 0),
         vocab_size=_vocabulary(gguf, embedding.shape[0]),
-        context_length=_positive(gguf, f"{architecture}.context_length", MAX_CONTEXT),
+        context_length=longest_context(gguf, architecture),
         eps=gguf.get(f"{architecture}.attention.layer_norm_rms_epsilon", "float"),
-        rope_base=_rope_base(gguf, f"{architecture}.rope.freq_base"),
+        rope_base=_rope_base(gguf, architecture),
         rope_width=rope_width,
         scale=float(round_f32(1.0 / math.sqrt(head_dim))),
     )
@@ -112,8 +112,30 @@ def uniform(gguf: Gguf, key: str, layers: int, default: int) -> int:
     return _in_range(key, int(values[0]), MAX_WIDTH)
 
 
-def _rope_base(gguf: Gguf, key: str) -> float:
-    base: float = gguf.get(key, "float", 10000.0)
+def trained_context(gguf: Gguf, architecture: str) -> int:
+    """The context that the file says the model was made for."""
+    return _positive(gguf, f"{architecture}.context_length", MAX_CONTEXT)
+
+
+def original_context(gguf: Gguf, architecture: str) -> int:
+    """The context that the rotation was first made for, as the file says it."""
+    key = f"{architecture}.rope.scaling.original_context_length"
+    return _in_range(key, gguf.get(key, "int", trained_context(gguf, architecture)), MAX_CONTEXT)
+
+
+def longest_context(gguf: Gguf, architecture: str) -> int:
+    """The most tokens of a run: more than the file says only where its positions are asked to be stretched."""
+    asked, trained = gguf.rope, trained_context(gguf, architecture)
+    if not (asked.rope_scaling or asked.factor or asked.yarn_orig_ctx):
+        return trained
+    first = asked.yarn_orig_ctx or original_context(gguf, architecture)
+    stretched = int(min(first * stretching(gguf, architecture)[1], MAX_CONTEXT))
+    return max(trained, stretched)
+
+
+def _rope_base(gguf: Gguf, architecture: str) -> float:
+    key = f"{architecture}.rope.freq_base"
+    base: float = gguf.rope.rope_freq_base or gguf.get(key, "float", 10000.0)
     if not (math.isfinite(base) and base > 1.0):
         raise refuse("BAD_SETTING", f"'{key}' is {base}; it must be a number above 1")
     return base
@@ -128,13 +150,10 @@ def _vocabulary(gguf: Gguf, rows: int) -> int:
     return rows
 
 
-def linear_rope_factor(gguf: Gguf, architecture: str) -> float:
-    """What positions are divided by. Refuses the scalings that this build does not compute."""
-    kind = gguf.get(f"{architecture}.rope.scaling.type", "str", "linear")
-    if kind not in ("none", "linear"):
-        raise refuse("UNSUPPORTED_ROPE", f"rope scaling '{kind}' is not supported by this build")
-    factor = rope_factor(gguf, architecture)
-    return 1.0 if kind == "none" else factor
+def stretching(gguf: Gguf, architecture: str) -> tuple[str, float]:
+    """How positions are stretched, and how many times; 1 for the kind 'none'. Asked for, or as the file says."""
+    kind = gguf.rope.rope_scaling or gguf.get(f"{architecture}.rope.scaling.type", "str", "linear")
+    return kind, 1.0 if kind == "none" else gguf.rope.factor or rope_factor(gguf, architecture)
 
 
 def rope_factor(gguf: Gguf, architecture: str) -> float:
