@@ -51,10 +51,11 @@ class Checker:
     Without ``model`` the file is looked for by a receipt's digests, never by a
     name in the receipt, and so are adapters, first among ``adapters``. They are
     hashed again in any case, and what was hashed is what runs. ``trust`` and
-    ``at`` (seconds since 1970, else when this is made) judge signatures; ``challenge`` (hex) must have been answered; ``opening`` shows a
-    prompt that was withheld, and where none was it is refused; ``method`` and ``trail`` are those of
-    ``receipts.verify.verify``. ``on_hash`` is told bytes, ``on_rerun`` tokens
-    of prompt and output: (done, in all). ``progress`` gets news of a line.
+    ``at`` (seconds since 1970, else when this is made) judge signatures;
+    ``challenge`` (hex) must have been answered; ``opening`` shows a prompt that
+    was withheld, and where none was it is refused; ``method`` and ``trail`` are
+    those of ``receipts.verify.verify``. ``on_hash`` is told bytes, ``on_rerun``
+    tokens of prompt and output: (done, in all). ``progress`` gets news of a line.
     """
 
     def __init__(

@@ -8,9 +8,10 @@ from kinetic.backends.base import Array, Ops, Weight, Weights
 from kinetic.layers.block import pre_normed
 from kinetic.layers.fused import split
 from kinetic.layers.head import logits
+from kinetic.models.context_settings import original_context, trained_context
 from kinetic.models.family import Family, refuse, rope_divisors
 from kinetic.models.rope_settings import read_rope
-from kinetic.models.settings import Dense, original_context, read_dense, trained_context
+from kinetic.models.settings import Dense, read_dense
 from kinetic.models.shapes import Shapes, blocks, check
 
 if TYPE_CHECKING:

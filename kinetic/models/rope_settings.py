@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from kinetic.backends.base import Rope
 from kinetic.backends.rope_tables import Yarn, yarn_magnitude
+from kinetic.models.context_settings import original_context, stretching
 from kinetic.models.family import refuse, rotary
-from kinetic.models.settings import Dense, original_context, stretching
+from kinetic.models.settings import Dense
 
 if TYPE_CHECKING:
     from kinetic.gguf import Gguf

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 
 from kinetic.backends.base import Attention
 from kinetic.bits import round_f32
+from kinetic.models.context_settings import MAX_CONTEXT, longest_context, rope_base
 from kinetic.models.family import refuse
 
 if TYPE_CHECKING:
     from kinetic.gguf import Gguf
 
+__all__ = ["MAX_CONTEXT", "MAX_LAYERS", "MAX_WIDTH", "Dense", "optional_setting", "read_dense", "uniform"]
+
 MAX_LAYERS = 4096
-MAX_CONTEXT = 1 << 20
-"""Angles of rotary positions are reduced exactly below 2^20 (rope_tables.sin_cos)."""
 MAX_WIDTH = 1 << 20
 
 
@@ -72,7 +73,7 @@ def read_dense(gguf: Gguf, architecture: str) -> Dense:
         vocab_size=_vocabulary(gguf, embedding.shape[0]),
         context_length=longest_context(gguf, architecture),
         eps=gguf.get(f"{architecture}.attention.layer_norm_rms_epsilon", "float"),
-        rope_base=_rope_base(gguf, architecture),
+        rope_base=rope_base(gguf, architecture),
         rope_width=rope_width,
         scale=float(round_f32(1.0 / math.sqrt(head_dim))),
     )
@@ -112,35 +113,6 @@ def uniform(gguf: Gguf, key: str, layers: int, default: int) -> int:
     return _in_range(key, int(values[0]), MAX_WIDTH)
 
 
-def trained_context(gguf: Gguf, architecture: str) -> int:
-    """The context that the file says the model was made for."""
-    return _positive(gguf, f"{architecture}.context_length", MAX_CONTEXT)
-
-
-def original_context(gguf: Gguf, architecture: str) -> int:
-    """The context that the rotation was first made for, as the file says it."""
-    key = f"{architecture}.rope.scaling.original_context_length"
-    return _in_range(key, gguf.get(key, "int", trained_context(gguf, architecture)), MAX_CONTEXT)
-
-
-def longest_context(gguf: Gguf, architecture: str) -> int:
-    """The most tokens of a run: more than the file says only where its positions are asked to be stretched."""
-    asked, trained = gguf.rope, trained_context(gguf, architecture)
-    if not (asked.rope_scaling or asked.factor or asked.yarn_orig_ctx):
-        return trained
-    first = asked.yarn_orig_ctx or original_context(gguf, architecture)
-    stretched = int(min(first * stretching(gguf, architecture)[1], MAX_CONTEXT))
-    return max(trained, stretched)
-
-
-def _rope_base(gguf: Gguf, architecture: str) -> float:
-    key = f"{architecture}.rope.freq_base"
-    base: float = gguf.rope.rope_freq_base or gguf.get(key, "float", 10000.0)
-    if not (math.isfinite(base) and base > 1.0):
-        raise refuse("BAD_SETTING", f"'{key}' is {base}; it must be a number above 1")
-    return base
-
-
 def _vocabulary(gguf: Gguf, rows: int) -> int:
     tokens = gguf.metadata.get("tokenizer.ggml.tokens")
     if tokens is not None and len(tokens) != rows:
@@ -148,18 +120,3 @@ def _vocabulary(gguf: Gguf, rows: int) -> int:
             "VOCABULARY_SIZE", f"the tokenizer has {len(tokens)} entries but 'token_embd.weight' has {rows} rows"
         )
     return rows
-
-
-def stretching(gguf: Gguf, architecture: str) -> tuple[str, float]:
-    """How positions are stretched, and how many times; 1 for the kind 'none'. Asked for, or as the file says."""
-    kind = gguf.rope.rope_scaling or gguf.get(f"{architecture}.rope.scaling.type", "str", "linear")
-    return kind, 1.0 if kind == "none" else gguf.rope.factor or rope_factor(gguf, architecture)
-
-
-def rope_factor(gguf: Gguf, architecture: str) -> float:
-    """How many times longer than it was made for a context may be; 1 where the file does not say."""
-    factor: float = gguf.get(f"{architecture}.rope.scaling.factor", "float", 0.0)
-    factor = factor or gguf.get(f"{architecture}.rope.scale_linear", "float", 0.0) or 1.0
-    if not (math.isfinite(factor) and factor > 0):
-        raise refuse("BAD_SETTING", f"the rope scaling factor is {factor}; it must be a positive number")
-    return factor
