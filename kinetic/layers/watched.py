@@ -6,10 +6,11 @@ back from ``Engine.taps()`` after each pass; a model built without them has the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, cast
 
 from kinetic.backends.base import Array, Experts, Ops, Weight
+from kinetic.layers.fused import part
 
 
 class Changed:
@@ -22,6 +23,15 @@ class Changed:
         return getattr(self._ops, name)
 
 
+class Seen(NamedTuple):
+    """Taps of a mixture: its routes, and for each expert what goes into ``down`` of all rows, chosen or not."""
+
+    experts: Experts
+    x: str
+    routes: str
+    hidden: tuple[str, ...]
+
+
 class Inputs:
     """Taps what goes into the products with weights of which ``wanted(name)`` is true."""
 
@@ -29,6 +39,8 @@ class Inputs:
         self.wanted = wanted
         self.tap_of: dict[str, str] = {}
         """By name of a weight, that of the tap with its inputs. Products that follow on one another share theirs."""
+        self.mixtures: dict[str, Seen] = {}
+        """By the name of their ``gate``."""
 
     def __call__(self, ops: Ops) -> Ops:
         return cast(Ops, _InputTaps(ops, self))
@@ -42,10 +54,39 @@ class _InputTaps(Changed):
 
     def linear(self, x: Array, weight: Weight, bias: Weight | None = None) -> Array:
         if self._inputs.wanted(weight.tensor):
-            if x is not self._last[0]:
-                self._last = self._ops.tap(x, weight.tensor), weight.tensor
-            self._inputs.tap_of[weight.tensor] = self._last[1]
+            self._inputs.tap_of[weight.tensor] = self._tap(x, weight.tensor)
         return self._ops.linear(x, weight, bias)
+
+    def _tap(self, x: Array, name: str) -> str:
+        """The tap of what was seen last if that is this, else a new one."""
+        if x is not self._last[0]:
+            self._last = self._ops.tap(x, name), name
+        return self._last[1]
+
+    def experts(self, x: Array, routes: Array, experts: Experts) -> Array:
+        """An operation of the backend hides what is between its products, so it is computed once more, by products of
+        all rows with every expert: as much work as a dense model of all their weights."""
+        gate, up, down, activation = experts
+        if self._inputs.wanted(gate.tensor):
+            name = gate.tensor
+            seen = Seen(experts, self._tap(x, name), f"{name}, routes", tuple(_numbered(down, gate.shape[0])))
+            self._ops.tap(routes, seen.routes)
+            for number, hidden in enumerate(seen.hidden):
+                one, other = (self._ops.linear(x, _matrix(side, number)) for side in (gate, up))
+                self._ops.tap(self._ops.gated(one, other, activation), hidden)
+            self._inputs.mixtures[name] = seen
+        return self._ops.experts(x, routes, experts)
+
+
+def _numbered(weight: Weight, count: int) -> Iterator[str]:
+    return (f"{weight.tensor}, expert {number}" for number in range(count))
+
+
+def _matrix(weight: Weight, number: int) -> Weight:
+    """The matrix [N, K] of one expert, of ``weight`` [X, N, K]."""
+    experts, rows, width = weight.shape
+    flat = weight._replace(shape=(experts * rows, width))  # exact: integers
+    return part(flat, f"{weight.name}, expert {number}", number * rows, rows)
 
 
 class Nudged(Changed):
