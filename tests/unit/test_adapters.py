@@ -6,11 +6,17 @@ import numpy as np
 import pytest
 
 from kinetic.adapters import close_all, fit, open_adapters
+from kinetic.backends.reference.linear import linear
+from kinetic.backends.reference.ops import ReferenceOps
 from kinetic.engine import Engine
 from kinetic.errors import KineticError, UnsupportedModel, UsageError
+from kinetic.formats import by_type
 from kinetic.gguf import Gguf
+from kinetic.layers.adapted import Lora, Pair, adapted
 from kinetic.loader import open_model_file
 from tests.support.adapters import TABLE, merged, write_adapter
+from tests.support.backends import rows_of, run_both
+from tests.support.blocks import float_weight, normals, random_weight
 from tests.support.tiny_families import write_tiny_family
 from tests.support.tiny_models import write_tiny_llama, write_tiny_mixture
 
@@ -79,6 +85,30 @@ def test_bits_of_the_definition(tmp_path, kind):
     for rows, threads in ((128, 1), (128, 2), (1, 2), (4, 2)):
         assert logits(base, asked, rows=rows, threads=threads).tobytes() == expected.tobytes()
     assert logits(base, asked[::-1]).tobytes() != expected.tobytes()
+
+
+def test_the_order_of_the_operations():
+    """As docs/NUMERICS.md has it: the product with its bias, then one adapter after the other."""
+    table = random_weight("token_embd.weight", "F32", 8, 96, 1)
+    weight, bias = random_weight("w", "Q4_0", 40, 96, 2), float_weight("b", normals(3, 40))
+    pairs = [Pair(random_weight(f"a{n}", "F32", 5, 96, 10 + n), random_weight(f"b{n}", "F32", 40, 5, 20 + n), 0.3 + n)
+             for n in range(3)]  # fmt: skip
+    loras = [Lora(f"{n}.gguf", {"w": pair}) for n, pair in enumerate(pairs)]
+    batch = rows_of(6)
+
+    def forward(ops):
+        return ops.linear(ops.outputs(ops.embed(table)), weight, bias)
+
+    def by_hand(order):
+        ops = ReferenceOps(batch, {})
+        x = ops.embed(table)
+        y = linear(x, weight) + by_type(0, "b").decode(bias.data).reshape(-1)
+        for pair in order:
+            y = y + linear(linear(x, pair.a), pair.b) * np.float32(pair.scale)
+        return y
+
+    found = run_both(adapted(forward, loras, {}), (), batch)
+    assert found.tobytes() == by_hand(pairs).tobytes() != by_hand(pairs[::-1]).tobytes()
 
 
 def test_parts_of_a_tensor_take_the_rows_of_the_pair(tmp_path):
