@@ -23,7 +23,8 @@ from conformance.bench_store import Record as BenchRecord
 from conformance.gate_baseline import Baseline, Entry, entry_of
 from conformance.gate_outcome import FAILED, PASSED, SKIPPED, Outcome, Result
 from kinetic.api.gate import NamedModels, engine_id, program, pull_name
-from kinetic.api.verify import Checker, claim_of, row_of
+from kinetic.api.rerun_models import claim_of
+from kinetic.api.verify import Checker, row_of
 from kinetic.errors import KineticError
 from ktc.errors import FileProblem, KtcError, Malformed
 from receipts import encode

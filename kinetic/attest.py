@@ -8,22 +8,25 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetic._version import __version__
 from kinetic.errors import FileProblem, SignatureProblem, UsageError, of_code
-from kinetic.types import PROFILE, ModelFile, ModelIdentity, Request, Sampling
+from kinetic.types import PROFILE, AdapterFile, ModelFile, ModelIdentity, Request, RopeOverrides, Sampling
 from ktc.errors import KtcError
 from receipts import checks, encode, features, identity, schema, withhold
+from receipts.decimals import format_f32, parse_decimal_f32
 
 if TYPE_CHECKING:
     from ktc.signature import KeyPair
 
-FEATURES = frozenset({"dry", "dynatemp", "top_n_sigma", "typ_p", "xtc"})
+FEATURES = frozenset({"adapters", "dry", "dynatemp", "rope", "top_n_sigma", "typ_p", "xtc"})
 """What this engine is proven to rerun to the bit beyond plain decoding with a float16 cache (receipts.features)."""
+
+DECIMALS = {item.name for item in fields(RopeOverrides)} - {"rope_scaling", "yarn_orig_ctx"}
 
 UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f/\\]")
 """Characters that a file's name may have on disk but not in a receipt."""
@@ -56,6 +59,9 @@ class Attested:
     """Where there is one, the receipt withholds the prompt."""
     bundle: str = ""
     """Manifest digest of the bundle that the model came from, hex; "" if it came from none."""
+    adapters: tuple[AdapterFile, ...] = ()
+    """In the order in which they act."""
+    rope: RopeOverrides = field(default_factory=RopeOverrides)
 
 
 class Saved(NamedTuple):
@@ -107,13 +113,45 @@ def _record(answer: Attested) -> dict[str, Any]:
         stop_strings=answer.stop_strings,
         end_tokens=request.end_tokens,
         completion_index=request.completion_index,
-        overrides={"context": answer.context} if answer.stop_reason == "context" else {},
+        overrides=_overrides(answer),
         claims=claims,
         clock=answer.template_time,
         bundle=answer.bundle,
+        adapters=_adapters(answer.adapters),
         challenge=answer.challenge,
         logit_commit=[commit.hex() for commit in answer.commits],
     )
+
+
+def _overrides(answer: Attested) -> dict[str, Any]:
+    """What takes the place of the file's settings; the size of the context where it ended the answer."""
+    given = {
+        name: value
+        for name, value in asdict(answer.rope).items()
+        if value is not None and value != getattr(RopeOverrides, name)
+    }
+    return given | ({"context": answer.context} if answer.stop_reason == "context" else {})
+
+
+def _adapters(files: Sequence[AdapterFile]) -> list[dict[str, Any]]:
+    shown = _presentable(files)
+    return [schema.file_table(file) | {"scale": format_f32(files[at].scale)} for at, file in enumerate(shown)]
+
+
+def rope_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a receipt's answer took in place of the model's settings of rotary positions: fields of RopeOverrides."""
+    plain = schema.PLAIN_OVERRIDES
+    given = {name: value for name, value in record["overrides"].items() if value != plain[name]}
+    return {
+        name: parse_decimal_f32(value) if name in DECIMALS else value
+        for name, value in given.items()
+        if name in RopeOverrides.__dataclass_fields__
+    }
+
+
+def adapters_of(record: Mapping[str, Any]) -> tuple[AdapterFile, ...]:
+    """The adapters that a receipt names, in their order."""
+    return tuple(AdapterFile(**entry | {"scale": parse_decimal_f32(entry["scale"])}) for entry in record["adapters"])
 
 
 def _presentable(files: Iterable[ModelFile]) -> list[ModelFile]:

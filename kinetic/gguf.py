@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, overload
 from kinetic.errors import FileProblem, MalformedGguf
 from kinetic.gguf_parse import AGAIN, Tensor, check_padding, parse
 from kinetic.gguf_types import FILE_TYPES, PLAIN_TYPES, TYPES, VALUES, Array, type_name
+from kinetic.types import RopeOverrides
 from ktc.maps import release_pages
 
 if TYPE_CHECKING:
@@ -57,6 +58,9 @@ class Gguf:
     ``types`` names each one's type in the file, such as ``UINT32`` or ``ARRAY[STRING]``.
     ``warnings`` grows when an array with odd strings is decoded.
     """
+
+    rope, rope_is_read = RopeOverrides(), False
+    """What takes the place of its settings of rotary positions (models.asked), and whether a family took notice."""
 
     def __init__(self, shards: list[Shard]) -> None:
         """Take over open files, already checked to belong together."""

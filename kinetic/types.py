@@ -59,6 +59,32 @@ class Request:
 
 
 @dataclass(frozen=True)
+class RopeOverrides:
+    """Settings of rotary positions in place of a file's, by llama.cpp's names. What is 0 or empty is as the file says;
+    None says so where 0 is a setting. Floats are of binary32 value."""
+
+    rope_scaling: str = ""
+    """'none', 'linear' or 'yarn'."""
+    rope_scale: float = 0.0
+    """How many times longer the context may be; ``rope_freq_scale`` is 1 over it, and only one of them is given."""
+    rope_freq_base: float = 0.0
+    rope_freq_scale: float = 0.0
+    yarn_orig_ctx: int = 0
+    """Context that the rotation was first made for."""
+    yarn_ext_factor: float | None = None
+    """How much of YaRN there is; 0 is none."""
+    yarn_attn_factor: float | None = None
+    """What cosines and sines are multiplied by, without YaRN."""
+    yarn_beta_fast: float | None = None
+    yarn_beta_slow: float | None = None
+
+    @property
+    def factor(self) -> float:
+        """What ``rope_scale`` or ``rope_freq_scale`` gives; 0 where neither does."""
+        return 1.0 / self.rope_freq_scale if self.rope_freq_scale else self.rope_scale
+
+
+@dataclass(frozen=True)
 class Batch:
     """Rows for one forward pass. Row i is ``tokens[i]`` at ``positions[i]`` of sequence ``sequences[i]``.
 
@@ -94,6 +120,14 @@ class ModelFile:
     size: int
     blake3: str
     sha256: str
+
+
+@dataclass(frozen=True)
+class AdapterFile(ModelFile):
+    """An adapter's file, and how much of it is added."""
+
+    scale: float
+    """Of binary32 value."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from blake3 import blake3
 
 from kinetic import store
-from kinetic.api.verify import Checker, Claim, claim_of, row_of, with_standing
+from kinetic.api.rerun_models import Setup, setup_of
+from kinetic.api.verify import Checker, row_of, with_standing
 from kinetic.attest import foreign_errors
 from kinetic.errors import FileProblem, KineticError
 from kinetic.types import PROFILE
@@ -50,7 +51,7 @@ class _Due(NamedTuple):
     """Without the verdict of the rerun."""
     digest: str
     """BLAKE3 of the file's bytes, in hex."""
-    claim: Claim
+    setup: Setup
     standing: Standing
     unrerun: Verdict
     """What is said of it if it isn't rerun: that the answer contradicts itself needs no engine."""
@@ -155,7 +156,7 @@ class Audit:
                 return None
             return Row(source.path, verdict_of(error), seconds=time.perf_counter() - started)
         row = row_of(source.path, examined.record, _NOT_CHOSEN)
-        return _Due(order, row, _digest(data), claim_of(examined.record), examined.standing, _unrerun(examined.record))
+        return _Due(order, row, _digest(data), setup_of(examined.record), examined.standing, _unrerun(examined.record))
 
     def _require_any(self, due: Sequence[_Due]) -> None:
         if not due and not self._rows:
@@ -189,8 +190,8 @@ class Audit:
 
     def _rerun_all(self, items: list[_Due]) -> Iterator[Row]:
         self._total = sum(item.tokens for item in items)
-        for claim, group in audit.grouped(items, lambda item: item.claim).items():
-            under = _digest(json.dumps([self._engine_id, PROFILE, self._device, self._method, claim]).encode())
+        for setup, group in audit.grouped(items, lambda item: item.setup).items():
+            under = _digest(json.dumps([self._engine_id, PROFILE, self._device, self._method, setup]).encode())
             for item in group:
                 yield self._settle(item.order, self._kept(item, under) or self._rerun(item, under))
                 self._done += item.tokens
@@ -282,7 +283,7 @@ def default_state(names: Iterable[str], *arguments: object) -> Path | None:
 
 def _engine_id(device: str) -> str:
     """Which code computes, without a model. Raises UsageError for a device that isn't there."""
-    from kinetic.api.model import BACKENDS
+    from kinetic.api.opening import BACKENDS
     from kinetic.backends import open_backend
 
     return open_backend(BACKENDS.get(device, device)).engine_id

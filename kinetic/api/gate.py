@@ -9,7 +9,7 @@ from pathlib import Path
 from kinetic import store
 from kinetic._version import __version__
 from kinetic.api.audit import _engine_id
-from kinetic.api.verify import Claim, claim_of
+from kinetic.api.rerun_models import Claim, claim_of
 from kinetic.loader import open_model_file
 from receipts.schema import Record
 

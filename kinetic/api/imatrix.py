@@ -1,6 +1,7 @@
 """Importance matrices: how much each column of a weight's input matters, for quantising (llama-imatrix).
 
 For every weight of a matrix product, over all rows of a text: the sum of the squares of what goes into each column.
+For weights of experts these are apart for each expert, over the rows that it was chosen for.
 Sums are float64, row after row in the order of the text, of products that are exact: they are the same for every
 batch size and number of threads. The text is cut, and its perplexity measured, as ``perplexity`` does.
 """
@@ -19,7 +20,7 @@ from kinetic.backends.control_word import default_rounding
 from kinetic.bits import F32
 from kinetic.errors import NonFinite
 from kinetic.lanes import F64
-from kinetic.layers.watched import Inputs
+from kinetic.layers.watched import Inputs, Seen
 
 OUTPUT = ("output.weight", "token_embd.weight")
 """The product with the vocabulary, which is left out unless asked for."""
@@ -31,7 +32,7 @@ def inputs(process_output: bool) -> Inputs:
 
 
 class Collector:
-    """Sums by tap. Products that share their inputs share the sums."""
+    """Sums by tap, and those of experts by tensor. Products that share their inputs share the sums."""
 
     def __init__(self, watched: Inputs) -> None:
         self._watched = watched
@@ -39,34 +40,62 @@ class Collector:
 
     def add(self, taps: dict[str, F32]) -> None:
         """The rows of one pass. Raises NonFinite."""
-        for name, rows in taps.items():
-            if not np.isfinite(rows).all():
-                raise NonFinite(f"what goes into {name} is not finite")
-            known = self._entries.get(name)
-            if known is None:
-                zeros = np.zeros(rows.shape[1])
-                known = self._entries[name] = Entry(zeros, zeros.copy(), np.zeros(1, np.int64))
-            _add_rows(known, rows)
+        for name in dict.fromkeys(self._watched.tap_of.values()):
+            if name in taps:
+                _add_rows(self._entry(name, taps[name], 1), 0, _finite(name, taps[name]))
+        for seen in self._watched.mixtures.values():
+            if seen.routes in taps:
+                self._add_mixture(seen, taps)
+
+    def _add_mixture(self, seen: Seen, taps: dict[str, F32]) -> None:
+        """Each row counts for the experts that it was sent to."""
+        gate, up, down = seen.experts[:3]
+        routes, x, count = taps[seen.routes], taps[seen.x], up.shape[0]
+        chosen = routes[:, : routes.shape[1] // 2].astype(np.int64)
+        into, between = self._entry(up.tensor, x, count), self._entry(down.tensor, taps[seen.hidden[0]], count)
+        if gate is not None:
+            self._entries[gate.tensor] = into
+        for number in range(count):
+            rows = (chosen == number).any(axis=1)
+            _add_rows(into, number, _finite(up.tensor, x[rows]))
+            _add_rows(between, number, _finite(down.tensor, taps[seen.hidden[number]][rows]))
+
+    def _entry(self, name: str, rows: F32, experts: int) -> Entry:
+        known = self._entries.get(name)
+        if known is None:
+            zeros = np.zeros(experts * rows.shape[1])
+            known = self._entries[name] = Entry(zeros, zeros.copy(), np.zeros(experts, np.int64))
+        return known
 
     def into(self, matrix: Matrix) -> Matrix:
         """``matrix`` and what was collected so far, as a new one."""
         found = Matrix(matrix.chunk_size)
         found.add(matrix)
         names = {name: self._entries[tap] for name, tap in self._watched.tap_of.items() if tap in self._entries}
+        for seen in self._watched.mixtures.values():
+            tensors = [weight.tensor for weight in seen.experts[:3] if weight is not None]
+            names |= {name: self._entries[name] for name in tensors if name in self._entries}
         found.add(Matrix(matrix.chunk_size, [], names))
         return found
 
 
-def _add_rows(entry: Entry, rows: F32) -> None:
+def _finite(name: str, rows: F32) -> F32:
+    if not np.isfinite(rows).all():
+        raise NonFinite(f"what goes into {name} is not finite")
+    return rows
+
+
+def _add_rows(entry: Entry, expert: int, rows: F32) -> None:
     """Row by row: the order is that of the text, however it was cut."""
     wide: F64 = rows.astype(np.float64)
-    squares, sums = entry.squares, entry.sums
+    squares = entry.squares.reshape(len(entry.counts), -1)[expert]
+    sums = None if entry.sums is None else entry.sums.reshape(len(entry.counts), -1)[expert]
     with default_rounding():
         for row, square in zip(wide, wide * wide, strict=True):
             squares += square
             if sums is not None:
                 sums += row
-    entry.counts = entry.counts + len(rows)
+    entry.counts[expert] += len(rows)
 
 
 def collect(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from kinetic import packs, sampling, store
 from kinetic.api import profiles
 from kinetic.api.answer import Completion, Question, Stats, Stream
-from kinetic.api.describe import formats_not_built_in
+from kinetic.api.opening import BACKENDS, Asked, choose_kernel_folder, close_all, open_adapters, rope_overrides
+from kinetic.api.opening import open_engine as _open_engine
+from kinetic.api.opening import open_file as _open_file
 from kinetic.api.options import (
     Message,
     Options,
@@ -26,19 +28,15 @@ from kinetic.api.options import (
     stop_strings,
 )
 from kinetic.engine import Engine
-from kinetic.errors import ContextOverflow, KineticError, UnsupportedModel, UsageError
-from kinetic.loader import Check, LoadedFile, open_model_file
-from kinetic.models import ARCHITECTURES
+from kinetic.errors import ContextOverflow, KineticError, UsageError
+from kinetic.loader import Check, LoadedFile
 from kinetic.text import load_template, load_tokenizer
 from kinetic.text.breakers import breaker_runs
-from kinetic.types import ModelIdentity, PackCache, Request, Step
+from kinetic.types import AdapterFile, ModelIdentity, Request, RopeOverrides, Step
 
 if TYPE_CHECKING:
     from kinetic.attest import Attested
     from kinetic.engine.engine import Digest
-
-BACKENDS = {"cpu": "cpu", "reference": "reference"}
-"""Device names to backends. ``reference`` is the slow definition of every bit."""
 
 
 class Model:
@@ -50,8 +48,11 @@ class Model:
     the model's own. ``check`` says when a bundle's bytes are checked: "lazy",
     when they are first used, "full", beforehand, or "none". ``pack_cache`` keeps
     packed weights for the next start, and uses those that were kept: no bit
-    depends on it. ``progress`` gets news of a line, such as that kernels are
-    being compiled. Raises FileProblem, Malformed, UnsupportedModel or
+    depends on it. ``adapters`` are files of them, each alone or with its scale,
+    in the order in which they act. ``rope`` takes the place of the file's
+    settings of rotary positions (kinetic.types.RopeOverrides, or its fields by
+    name). ``progress`` gets news of a line, such as that kernels are being
+    compiled. Raises FileProblem, Malformed, UnsupportedModel or
     OutOfMemory, and of a bundle SignatureProblem, Unverifiable or LimitExceeded.
     """
 
@@ -64,29 +65,41 @@ class Model:
         context: int = 0,
         check: Check = "lazy",
         pack_cache: bool = True,
+        adapters: Iterable[Asked] = (),
+        rope: RopeOverrides | Mapping[str, Any] | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> None:
         if device not in BACKENDS:
             raise UsageError(f"there is no device {device}: this build has {', '.join(BACKENDS)}", name="NO_DEVICE")
         require_count("the number of threads", threads, "one per core")
         require_count("the context size", context, "the model's own")
-        self._loaded = model if isinstance(model, LoadedFile) else _open_file(model, check, progress)
+        self._rope = rope_overrides(rope)
+        self._adapters = open_adapters(adapters)
+        try:
+            self._loaded = model if isinstance(model, LoadedFile) else _open_file(model, check, progress)
+        except BaseException:
+            close_all(self._adapters)
+            raise
         self.path = self._loaded.gguf.paths[0]
         self.device = device
         self._turn, self._hashing = threading.Lock(), threading.Lock()
         self._identity: ModelIdentity | None = None
+        self._adapter_files: tuple[AdapterFile, ...] | None = None
         try:
             self._plan = profiles.plan(self._loaded.profiles, device, threads)
             metadata = self._loaded.gguf.metadata
             self.tokenizer = load_tokenizer(metadata, store.writable("tokenizers") if pack_cache else None)
             self._template = load_template(metadata, self.tokenizer)
-            cache = packs.cache_of(self._loaded, lambda: self.identity) if pack_cache and device == "cpu" else None
-            self._engine = _open_engine(self._loaded, device, self._plan.threads, context, cache, progress)
+            keeps = pack_cache and device == "cpu" and not self._adapters  # a pack is of the model's weights alone
+            cache = packs.cache_of(self._loaded, lambda: self.identity) if keeps else None
+            choose_kernel_folder(progress)
+            changes = (self._adapters, self._rope)
+            self._engine = _open_engine(self._loaded, device, self._plan.threads, context, cache, progress, *changes)
             self._loaded.gguf.release_all()
             if self._plan.prompt_rows:
                 self._engine.prompt_rows = self._plan.prompt_rows
         except BaseException:
-            self._loaded.close()
+            self._close_files()
             raise
         self._holder = 0
         self._closed = False
@@ -288,6 +301,8 @@ class Model:
             challenge=question.challenge,
             salt=question.salt,
             bundle=self._loaded.bundle_digest,
+            adapters=self.adapters,
+            rope=self._rope,
         )
 
     # --- about the model ---
@@ -304,13 +319,23 @@ class Model:
             self._loaded.check_unchanged()
             return self._identity
 
+    @property
+    def adapters(self) -> tuple[AdapterFile, ...]:
+        """Files, digests and scales of the adapters, in their order; also of a closed model. May hash them."""
+        with self._hashing:
+            if self._adapter_files is None:
+                self._adapter_files = tuple(adapter.identity() for adapter in self._adapters)
+            for adapter in self._adapters:
+                adapter.loaded.check_unchanged()
+            return self._adapter_files
+
     def hash_ahead(self) -> None:
         """Hash the model's files beside what comes next, so that a receipt needn't wait for it."""
         threading.Thread(target=self._hash_quietly, daemon=True).start()
 
     def _hash_quietly(self) -> None:
         with contextlib.suppress(KineticError):  # whoever asks for the identity gets the error
-            _ = self.identity
+            _ = self.identity, self.adapters
 
     @property
     def has_template(self) -> bool:
@@ -342,7 +367,11 @@ class Model:
         self._closed = True
         with contextlib.nullcontext() if self._is_mine() else self._turn:
             self._engine.close()
-            self._loaded.close()
+            self._close_files()
+
+    def _close_files(self) -> None:
+        self._loaded.close()
+        close_all(self._adapters)
 
     def _is_mine(self) -> bool:
         """Whether a stream of this very thread, suspended between two pieces, has the turn."""
@@ -360,38 +389,6 @@ def _digest(salt: bytes) -> Digest:
     from ktc.digest import logits_digest
 
     return lambda row: logits_digest(row.astype("<f4", copy=False).view("u1").data, salt)
-
-
-def _open_file(model: str | os.PathLike[str], check: Check, progress: Callable[[str], None] | None) -> LoadedFile:
-    loaded = open_model_file(store.resolve(model), check=check)
-    if loaded.about and progress:
-        progress(f"bundle {loaded.gguf.paths[0].name}: {loaded.about}")
-    loaded.check_ahead()
-    return loaded
-
-
-def _open_engine(
-    loaded: LoadedFile,
-    device: str,
-    threads: int,
-    context: int,
-    cache: PackCache | None,
-    progress: Callable[[str], None] | None,
-) -> Engine:
-    # Of an unknown architecture the engine complains itself, and that counts more.
-    if loaded.gguf.metadata.get("general.architecture") in ARCHITECTURES:
-        for reason in formats_not_built_in(loaded.gguf):
-            raise UnsupportedModel(reason, name="UNSUPPORTED_WEIGHT_TYPE")
-    # Backends know no folders of the user's. Whoever set this variable knows better.
-    if not os.environ.get("KINETIC_KERNELS"):
-        folder = store.folder("kernels")
-        if store.writable("kernels") is None and progress:
-            progress(f"{folder} can't be written, so compiled kernels are kept in the temporary folder")
-        os.environ["KINETIC_KERNELS"] = str(folder)
-    return Engine(
-        loaded.gguf, loaded.weights, backend=BACKENDS[device], threads=threads, context=context,
-        progress=progress, packs=cache,
-    )  # fmt: skip
 
 
 open_model = Model

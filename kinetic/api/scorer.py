@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from kinetic import packs, store
 from kinetic.api import profiles
-from kinetic.api.describe import formats_not_built_in
+from kinetic.api.opening import Asked, close_all, open_adapters, open_engine, rope_overrides
 from kinetic.api.probe import backend_environment
-from kinetic.engine import Engine
-from kinetic.errors import ContextOverflow, UnsupportedModel, UsageError
+from kinetic.errors import ContextOverflow, UsageError
 from kinetic.loader import Check, open_model_file
-from kinetic.models import ARCHITECTURES
 from kinetic.text import load_tokenizer
 
 if TYPE_CHECKING:
     from kinetic.backends.base import Ops, Weights
     from kinetic.bits import F32
-    from kinetic.types import ModelIdentity
+    from kinetic.types import ModelIdentity, RopeOverrides
 
 Progress = Callable[[int, int], None]
 """Told (done, in all)."""
@@ -30,7 +28,8 @@ ROWS = 512
 
 
 class Scorer:
-    """Close it when done. ``threads`` 0 is one per core, ``context`` 0 the model's own.
+    """Close it when done. ``threads`` 0 is one per core, ``context`` 0 the model's own; ``adapters`` and ``rope`` are
+    as in ``Model``.
 
     ``weights`` makes other weights from the file's, ``watch`` other operations from a backend's (``Engine``); with
     the former no packed weights are kept. Raises what ``Model`` raises.
@@ -45,33 +44,39 @@ class Scorer:
         context: int = 0,
         check: Check = "lazy",
         pack_cache: bool = True,
+        adapters: Iterable[Asked] = (),
+        rope: RopeOverrides | Mapping[str, Any] | None = None,
         progress: Callable[[str], None] | None = None,
         weights: Callable[[Weights], Weights] | None = None,
         watch: Callable[[Ops], Ops] | None = None,
     ) -> None:
-        self._loaded = open_model_file(store.resolve(model), check=check)
+        self._adapters = open_adapters(adapters)
+        try:
+            self._loaded = open_model_file(store.resolve(model), check=check)
+        except BaseException:
+            close_all(self._adapters)
+            raise
         try:
             self._loaded.check_ahead()
             metadata = self._loaded.gguf.metadata
-            if metadata.get("general.architecture") in ARCHITECTURES:
-                for reason in formats_not_built_in(self._loaded.gguf):
-                    raise UnsupportedModel(reason, name="UNSUPPORTED_WEIGHT_TYPE")
             self.tokenizer = load_tokenizer(metadata, store.writable("tokenizers") if pack_cache else None)
-            keeps = pack_cache and device == "cpu" and weights is None
+            keeps = pack_cache and device == "cpu" and weights is None and not self._adapters
             with backend_environment(""):
-                self._engine = Engine(
-                    self._loaded.gguf,
-                    weights(self._loaded.weights) if weights else self._loaded.weights,
-                    backend=device,
-                    threads=profiles.plan(self._loaded.profiles, device, threads).threads,
-                    context=context,
-                    progress=progress,
-                    packs=packs.cache_of(self._loaded, lambda: self.identity) if keeps else None,
-                    watch=watch,
+                self._engine = open_engine(
+                    self._loaded,
+                    device,
+                    profiles.plan(self._loaded.profiles, device, threads).threads,
+                    context,
+                    packs.cache_of(self._loaded, lambda: self.identity) if keeps else None,
+                    progress,
+                    self._adapters,
+                    rope_overrides(rope),
+                    weights(self._loaded.weights) if weights else None,
+                    watch,
                 )
             self._loaded.gguf.release_all()
         except BaseException:
-            self._loaded.close()
+            self._close_files()
             raise
         self.path = self._loaded.gguf.paths[0]
         self.vocab_size, self.context = self._engine.vocab_size, self._engine.context
@@ -110,7 +115,11 @@ class Scorer:
 
     def close(self) -> None:
         self._engine.close()
+        self._close_files()
+
+    def _close_files(self) -> None:
         self._loaded.close()
+        close_all(self._adapters)
 
     def __enter__(self) -> Self:
         return self

@@ -17,17 +17,15 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from kinetic import store
+from kinetic.api.rerun_models import Models
 from kinetic.attest import FEATURES
-from kinetic.errors import FileProblem, KineticError, UsageError
-from kinetic.loader import LoadedFile, open_model_file
+from kinetic.errors import KineticError, UsageError
 from kinetic.types import PROFILE, ModelIdentity, Step
 from ktc import errors
-from ktc.canonical import show
 from ktc.errors import KtcError, Unverifiable
 from receipts import checks, encode, identity, sign
 from receipts import verify as rules
@@ -38,9 +36,6 @@ if TYPE_CHECKING:
     from kinetic.api.model import Model
     from ktc.trust import Standing, Trust
     from receipts.withhold import Opening
-
-Claim = tuple[tuple[int, str, str], ...]
-"""What a receipt says of its model's files: size, BLAKE3 and SHA-256 of each, in order."""
 
 
 class Examined(NamedTuple):
@@ -54,18 +49,20 @@ class Checker:
     """Verifies receipts one after the other. Not thread-safe; close it to give up the model it holds.
 
     Without ``model`` the file is looked for by a receipt's digests, never by a
-    name in the receipt. It is hashed again in any case, and what was hashed is
-    what runs. ``trust`` and ``at`` (seconds since 1970, else when this is made)
-    judge signatures; ``challenge`` (hex) must have been answered; ``opening`` shows a
-    prompt that was withheld, and where none was it is refused; ``method`` and ``trail`` are those of
-    ``receipts.verify.verify``. ``on_hash`` is told bytes, ``on_rerun`` tokens
-    of prompt and output: (done, in all). ``progress`` gets news of a line.
+    name in the receipt, and so are adapters, first among ``adapters``. They are
+    hashed again in any case, and what was hashed is what runs. ``trust`` and
+    ``at`` (seconds since 1970, else when this is made) judge signatures;
+    ``challenge`` (hex) must have been answered; ``opening`` shows a prompt that
+    was withheld, and where none was it is refused; ``method`` and ``trail`` are
+    those of ``receipts.verify.verify``. ``on_hash`` is told bytes, ``on_rerun``
+    tokens of prompt and output: (done, in all). ``progress`` gets news of a line.
     """
 
     def __init__(
         self,
         model: str | os.PathLike[str] | None = None,
         *,
+        adapters: Sequence[str | os.PathLike[str]] = (),
         device: str = "cpu",
         threads: int = 0,
         pack_cache: bool = True,
@@ -86,7 +83,7 @@ class Checker:
         """When signatures are judged, all of them, in seconds since 1970."""
         self._challenge = None if challenge is None else _parse_challenge(challenge)
         self.device, self.method, self.trail, self._on_rerun = device, method, trail, on_rerun
-        self._models = _Models(model, device, threads, pack_cache, on_hash, progress)
+        self._models = Models(model, adapters, device, threads, pack_cache, on_hash, progress)
 
     def verify(self, receipt: str | os.PathLike[str] | bytes) -> rules.Verdict:
         """The verdict on one receipt file, or on its bytes; every refusal is a verdict too."""
@@ -187,157 +184,11 @@ def with_standing(verdict: rules.Verdict, standing: Standing) -> rules.Verdict:
     return verdict._replace(sentence=sentence, notes=notes)
 
 
-def claim_of(record: Record) -> Claim:
-    """The model that a receipt names, by the digests of its files."""
-    return tuple((file["size"], file["blake3"], file["sha256"]) for file in record["model"]["files"])
-
-
 def _parse_challenge(challenge: str) -> str:
     try:
         return checks.parse_challenge(challenge)
     except KtcError as error:
         raise UsageError(str(error), name=error.name) from None
-
-
-class _Models:
-    """One model at a time: found, hashed, opened, and kept until a receipt names another."""
-
-    def __init__(
-        self,
-        path: str | os.PathLike[str] | None,
-        device: str,
-        threads: int,
-        pack_cache: bool,
-        on_hash: store.Progress | None,
-        progress: Callable[[str], None] | None,
-    ) -> None:
-        self._path, self._device, self._threads, self._pack_cache = path, device, threads, pack_cache
-        self._on_hash, self._progress = on_hash, progress
-        self._claim: Claim | None = None
-        self._refusal: Unverifiable | None = None
-        self._loaded: LoadedFile | None = None
-        self._identity: ModelIdentity | None = None
-        self._model: Model | None = None
-
-    def get(self, record: Record) -> tuple[Model, ModelIdentity]:
-        """The model of a receipt. Raises Unverifiable, for the same model always in the same words."""
-        with self._turned_to(claim_of(record)):
-            return self._open(record)
-
-    def require(self, record: Record) -> None:
-        """The same without loading it: Unverifiable unless it is here, and hashed."""
-        with self._turned_to(claim_of(record)):
-            self._find_same(record)
-
-    @contextlib.contextmanager
-    def _turned_to(self, claim: Claim) -> Iterator[None]:
-        """This model is the one in question; a refusal in here is remembered."""
-        if claim != self._claim:
-            self._turn_to(claim)
-        if self._refusal is not None:
-            raise Unverifiable(str(self._refusal), name=self._refusal.name)
-        try:
-            yield
-        except Unverifiable as refusal:
-            self._refusal = refusal
-            raise
-
-    def _turn_to(self, claim: Claim) -> None:
-        """Forget what was found out about another model. The one that was named by its path stays open."""
-        if self._path is None:
-            self.close()
-        self._claim, self._refusal = claim, None
-
-    def _open(self, record: Record) -> tuple[Model, ModelIdentity]:
-        loaded, identity = self._find_same(record)
-        with _model_errors():
-            if self._model is None:
-                self._model = self._load(loaded)
-        return self._model, identity
-
-    def _find_same(self, record: Record) -> tuple[LoadedFile, ModelIdentity]:
-        """The file, found and hashed once, if it is the one that the receipt names."""
-        with _model_errors():
-            if self._loaded is None or self._identity is None:
-                self._loaded, self._identity = self._hash(_find(record, self._path))
-            _require_same(claim_of(record), self._identity, self._loaded)
-        return self._loaded, self._identity
-
-    def _hash(self, path: Path) -> tuple[LoadedFile, ModelIdentity]:
-        loaded = open_model_file(path)
-        try:
-            return loaded, loaded.identity(rehash=True, progress=self._on_hash)
-        except BaseException:
-            loaded.close()
-            raise
-
-    def _load(self, loaded: LoadedFile) -> Model:
-        from kinetic.api.model import Model  # Not at the top: what isn't rerun needs no NumPy.
-
-        try:
-            return Model(
-                loaded,
-                device=self._device,
-                threads=self._threads,
-                pack_cache=self._pack_cache,
-                progress=self._progress,
-            )
-        except BaseException:
-            self.close()  # the file is closed already
-            raise
-
-    def require_unchanged(self) -> None:
-        """Raises Unverifiable if the file was written to since it was hashed; the next receipt then hashes it again."""
-        try:
-            with _model_errors():
-                if self._loaded is not None:
-                    self._loaded.check_unchanged()
-                    for shard in self._loaded.gguf.shards:
-                        store.require_untouched(shard.path, shard.source.status)
-        except Unverifiable:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        if self._model is not None:
-            self._model.close()
-        elif self._loaded is not None:
-            self._loaded.close()
-        self._loaded = self._identity = self._model = None
-
-
-@contextlib.contextmanager
-def _model_errors() -> Iterator[None]:
-    """A model that can't be read or run here makes the receipt unverifiable, whatever else it would be."""
-    try:
-        yield
-    except UsageError:
-        raise
-    except KineticError as error:
-        raise Unverifiable(f"the model can't be used: {error}", name=error.name) from error
-
-
-def _find(record: Record, model: str | os.PathLike[str] | None) -> Path:
-    if model is not None:
-        try:
-            return store.resolve(model)
-        except FileProblem as error:
-            raise Unverifiable(str(error), name="MODEL_MISSING") from error
-    first = record["model"]["files"][0]
-    path = store.find_by_digest(store.Digests(first["size"], first["blake3"], first["sha256"]))
-    if path is None:
-        message = (
-            f"no file here has the hashes of its model, {show(first['name'], 80)}: pull it, or name it with --model"
-        )
-        raise Unverifiable(message, name="MODEL_MISSING")
-    return path
-
-
-def _require_same(claim: Claim, identity: ModelIdentity, loaded: LoadedFile) -> None:
-    """Unverifiable, before the model is loaded, if its digests aren't those that the receipt names."""
-    if claim != tuple((file.size, file.blake3, file.sha256) for file in identity.files):
-        path = loaded.gguf.paths[0]
-        raise Unverifiable(f"{path} is not the file that the receipt names: its hashes differ", name="MODEL")
 
 
 class _Replayer:

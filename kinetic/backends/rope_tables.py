@@ -60,6 +60,8 @@ class Yarn:
     original: int
     fast_turns: float = 32.0
     slow_turns: float = 1.0
+    share: float = 1.0
+    """Of its own frequency each pair keeps this much of what it would."""
 
     def kept(self, base: float, rotated: int) -> list[Decimal]:
         """The share of its own frequency that each pair keeps, 0 to 1."""
@@ -67,7 +69,8 @@ class Yarn:
         high = min(Decimal(rotated - 1), self._pair(base, rotated, self.slow_turns).to_integral_value(ROUND_CEILING))
         span = max(Decimal("0.001"), high - low)
         shares = (_DIGITS.divide(Decimal(i) - low, span) for i in range(rotated // 2))
-        return [_DIGITS.subtract(Decimal(1), min(Decimal(1), max(Decimal(0), share))) for share in shares]
+        kept = (_DIGITS.subtract(Decimal(1), min(Decimal(1), max(Decimal(0), share))) for share in shares)
+        return [_DIGITS.multiply(share, Decimal(self.share)) for share in kept]
 
     def _pair(self, base: float, rotated: int, turns: float) -> Decimal:
         """The pair, as a fraction, that turns so often in the original context."""

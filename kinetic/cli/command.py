@@ -158,7 +158,7 @@ def _dispatch(words: list[str]) -> int:
         return 0
     command.refuse_glued(words[1:])
     # Intermixed: flags may stand between MODEL and PROMPT.
-    options = command.parse_intermixed_args(words[1:])
+    options = command.parse_intermixed_args(command.join_pairs(words[1:]))
     code: int = options.main(options)
     return code
 

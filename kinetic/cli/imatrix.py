@@ -22,7 +22,8 @@ HELP = "collect an importance matrix from a text, for quantising a model"
 EPILOG = """\
 For each weight of a matrix product: the sums of the squares of what goes into its columns, over all
 tokens of the text. The file is llama-imatrix's, and `llama-quantize --imatrix` takes it. Flags are
-llama-imatrix's; the sums are the same for every -b, -ub and -t, to the last bit.
+llama-imatrix's; the sums are the same for every -b, -ub and -t, to the last bit. Experts are counted each
+by itself; to see into them all are computed for every token, as if the model were a dense one.
 
 Without -f the files of --in-file are combined, and no MODEL is needed; with --show-statistics they
 are described instead, and nothing is written. Left out of llama-imatrix's flags are --nextn and

@@ -10,6 +10,8 @@ from typing import Any, NoReturn, TypeAlias
 
 from kinetic.errors import UsageError
 
+NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
+
 NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 
 
@@ -35,6 +37,23 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, prog: str, **options: Any) -> None:
         super().__init__(prog, allow_abbrev=False, formatter_class=Formatter, **options)
+        self._paired: set[str] = set()
+
+    def take_pairs(self, flag: str) -> None:
+        """The value of this flag is NAME:NUMBER, and may be given as two words."""
+        self._paired.add(flag)
+
+    def join_pairs(self, words: Sequence[str]) -> list[str]:
+        """``words`` with the two of such a value made one, up to ``--``."""
+        out: list[str] = []
+        for at, word in enumerate(words):
+            if word == "--":
+                return [*out, *words[at:]]
+            if len(out) > 1 and out[-2] in self._paired and NUMBER.fullmatch(word) and not _is_pair(out[-1]):
+                out[-1] += f":{word}"
+            else:
+                out.append(word)
+        return out
 
     def error(self, message: str) -> NoReturn:
         """Raises UsageError instead of printing the usage and leaving."""
@@ -59,6 +78,10 @@ class Parser(argparse.ArgumentParser):
                     " (and a value that begins with a dash as --flag=VALUE)",
                     name="GLUED_FLAG",
                 )
+
+
+def _is_pair(word: str) -> bool:
+    return NUMBER.fullmatch(word.rpartition(":")[2]) is not None and ":" in word
 
 
 Subcommands: TypeAlias = "argparse._SubParsersAction[Parser]"

@@ -7,6 +7,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from kinetic.cli.model_options import add_changes, changes
 from kinetic.cli.parser import Parser, Subcommands, add_pack_cache
 from kinetic.cli.progress import Progress, news
 from kinetic.errors import UsageError
@@ -38,6 +39,7 @@ def add(commands: Subcommands) -> None:
     parser.add_argument("text", nargs="?", metavar="FILE", help="the text (- is stdin)")
     parser.add_argument("-f", "--file", metavar="FILE", help="the same as a flag")
     add_chunks(parser)
+    add_changes(parser)
     parser.add_argument("--ppl-stride", type=int, default=0, metavar="N",
                         help="score the last N tokens of windows that overlap, as llama-perplexity does with"
                         " -b no more than -c (0: off)")  # fmt: skip
@@ -140,6 +142,7 @@ def open_scorer(options: Namespace, context: int = 0, **unusual: Any) -> Scorer:
         threads=options.threads,
         context=context,
         pack_cache=options.pack_cache,
+        **(changes(options) if hasattr(options, "lora") else {}),
         progress=None if options.quiet else news,
         **unusual,
     )

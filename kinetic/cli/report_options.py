@@ -36,6 +36,8 @@ def add_trust(parser: Parser) -> None:
 def add_machine(parser: Parser) -> None:
     group = parser.add_argument_group("rerun")
     group.add_argument("--model", metavar="PATH", help="the model; by default it is found by the receipts' hashes")
+    group.add_argument("--lora", action="append", default=[], metavar="FILE",
+                       help="an adapter that receipts name (repeatable); found by hashes too")  # fmt: skip
     group.add_argument(
         "--method", choices=("replay", "decode"), default="replay", metavar="M",
         help="replay (reads the answer in batches), or decode (token by token: slow, the same verdict)",
@@ -87,6 +89,7 @@ def checker_options(options: Namespace) -> dict[str, Any]:
         trust = read_trusted(options.key, options.trust)
     return {
         "model": options.model,
+        "adapters": getattr(options, "lora", []),
         "device": options.device,
         "threads": options.threads,
         "pack_cache": options.pack_cache,
@@ -104,7 +107,7 @@ def require_reports(options: Namespace, inputs: Sequence[str], forms: Sequence[s
     places = [os.path.realpath(path) for _, path in named]
     if len(set(places)) != len(places):
         raise UsageError("two reports can't be one file: name another", name="REPORT_TWICE")
-    taken = {os.path.realpath(path) for path in (*inputs, *options.key, options.trust, options.model) if path}
+    taken = {os.path.realpath(path) for path in _read(options, inputs) if path}
     for (form, path), place in zip(named, places, strict=True):
         _require_place(f"--{form}", path, place)
         if place in taken or is_precious(place):
@@ -112,6 +115,10 @@ def require_reports(options: Namespace, inputs: Sequence[str], forms: Sequence[s
                 f"{path} is what is read, a model, a key or the like: name another file for --{form}", name="OVER_INPUT"
             )
     return {form: place for (form, _), place in zip(named, places, strict=True)}
+
+
+def _read(options: Namespace, inputs: Sequence[str]) -> list[str | None]:
+    return [*inputs, *options.key, options.trust, options.model, *getattr(options, "lora", [])]
 
 
 def _require_place(flag: str, path: str, place: str) -> None:

@@ -10,6 +10,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from kinetic.cli.model_options import changes
 from kinetic.cli.parser import Subcommands
 from kinetic.cli.progress import Progress, news
 from kinetic.cli.run_options import add_options, asked_options, read_prompt
@@ -53,6 +54,7 @@ def main(options: Namespace) -> int:
         context=options.ctx_size,
         check=options.check,
         pack_cache=options.pack_cache,
+        **changes(options),
         progress=None if options.quiet else news,
     ) as model:
         if keeping:

@@ -8,6 +8,7 @@ from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import Any
 
+from kinetic.cli.model_options import add_changes
 from kinetic.cli.parser import Parser, add_pack_cache
 from kinetic.cli.report_options import as_argument
 from kinetic.errors import FileProblem, UsageError
@@ -46,6 +47,7 @@ def add_options(parser: Parser) -> None:
     parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="what to ask")
     _add_prompt(parser)
     _add_limits(parser)
+    add_changes(parser)
     _add_sampling(parser)
     _add_output(parser)
     _add_receipt(parser)

@@ -44,7 +44,8 @@ def wanted(options: Namespace) -> Keeping | None:
     from kinetic import attest
 
     receipt = _writable(options.receipt, "receipt")
-    inputs = (options.file or "-", options.sign, options.sign and f"{options.sign}.pub", options.certificate)
+    adapters = [name for name, _ in options.lora]
+    inputs = [options.file or "-", options.sign, options.sign and f"{options.sign}.pub", options.certificate, *adapters]
     if any(_is_same(receipt, name) for name in inputs) or is_precious(receipt):
         raise UsageError(
             f"{receipt} is a key, an opening, or what the answer comes from, a model or the prompt:"

@@ -12,6 +12,7 @@ from kinetic import models
 from kinetic.backends import open_backend
 from kinetic.bits import F32
 from kinetic.errors import ContextOverflow, UsageError
+from kinetic.layers.adapted import Lora, adapted
 from kinetic.sampling import Sampler
 from kinetic.types import Batch, PackCache, Request, Step
 
@@ -58,11 +59,14 @@ class Engine:
         progress: Callable[[str], None] | None = None,
         packs: PackCache | None = None,
         watch: Callable[[Ops], Ops] | None = None,
+        adapters: Sequence[Lora] = (),
     ) -> None:
         """``context`` 0 is the model's own length; more than that is refused. ``progress`` gets one-line news.
 
         ``packs`` is where the backend may keep the weights for the next time. ``watch`` makes the operations that
         the model is built with from a backend's own: it may tap them (``taps``), or compute something else.
+        ``adapters`` are fitted to this model (kinetic.adapters); with them there are no ``packs``, which hold the
+        model's weights alone.
         """
         self._family = models.build(gguf, weights)
         device = open_backend(backend, threads=threads)
@@ -70,6 +74,8 @@ class Engine:
         self.vocab_size = self._family.vocab_size
         self.identity = EngineIdentity(device.engine_id, device.device_class, device.device_name, device.threads)
         forward = self._family.forward
+        if adapters:
+            forward, packs = adapted(forward, adapters, weights), None
         watched = (lambda ops: forward(watch(ops))) if watch else forward
         self._program = device.load(watched, self._family.attention, progress, packs, self._family.states)
 
@@ -193,7 +199,6 @@ class Engine:
 
 def _context(wanted: int, longest: int) -> int:
     if wanted > longest:
-        raise UsageError(
-            f"a context of {wanted} is more than the {longest} this model was made for", name="CONTEXT_TOO_LONG"
-        )
+        message = f"a context of {wanted} is more than the {longest} this model was made for"
+        raise UsageError(f"{message}; --rope-scale stretches its positions", name="CONTEXT_TOO_LONG")
     return wanted or longest

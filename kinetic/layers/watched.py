@@ -6,13 +6,14 @@ back from ``Engine.taps()`` after each pass; a model built without them has the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, cast
 
 from kinetic.backends.base import Array, Experts, Ops, Weight
+from kinetic.layers.fused import part
 
 
-class _Changed:
+class Changed:
     """A backend's operations; a subclass replaces some."""
 
     def __init__(self, ops: Ops) -> None:
@@ -22,6 +23,15 @@ class _Changed:
         return getattr(self._ops, name)
 
 
+class Seen(NamedTuple):
+    """Taps of a mixture: its routes, and for each expert what goes into ``down`` of all rows, chosen or not."""
+
+    experts: Experts
+    x: str
+    routes: str
+    hidden: tuple[str, ...]
+
+
 class Inputs:
     """Taps what goes into the products with weights of which ``wanted(name)`` is true."""
 
@@ -29,12 +39,14 @@ class Inputs:
         self.wanted = wanted
         self.tap_of: dict[str, str] = {}
         """By name of a weight, that of the tap with its inputs. Products that follow on one another share theirs."""
+        self.mixtures: dict[str, Seen] = {}
+        """By the name of their ``up``."""
 
     def __call__(self, ops: Ops) -> Ops:
         return cast(Ops, _InputTaps(ops, self))
 
 
-class _InputTaps(_Changed):
+class _InputTaps(Changed):
     def __init__(self, ops: Ops, inputs: Inputs) -> None:
         super().__init__(ops)
         self._inputs = inputs
@@ -42,13 +54,58 @@ class _InputTaps(_Changed):
 
     def linear(self, x: Array, weight: Weight, bias: Weight | None = None) -> Array:
         if self._inputs.wanted(weight.tensor):
-            if x is not self._last[0]:
-                self._last = self._ops.tap(x, weight.tensor), weight.tensor
-            self._inputs.tap_of[weight.tensor] = self._last[1]
+            self._inputs.tap_of[weight.tensor] = self._tap(x, weight.tensor)
         return self._ops.linear(x, weight, bias)
 
+    def _tap(self, x: Array, name: str) -> str:
+        """The tap of what was seen last if that is this, else a new one."""
+        if x is not self._last[0]:
+            self._last = self._ops.tap(x, name), name
+        return self._last[1]
 
-class Nudged(_Changed):
+    def experts(self, x: Array, routes: Array, experts: Experts) -> Array:
+        """An operation of the backend hides what is between its products, so it is computed once more, by products of
+        all rows with every expert: as much work as a dense model of all their weights."""
+        name = experts.up.tensor
+        if self._inputs.wanted(name):
+            hidden = tuple(_numbered(experts.down, experts.down.shape[0]))
+            seen = Seen(experts, self._tap(x, name), f"{name}, routes", hidden)
+            self._ops.tap(routes, seen.routes)
+            for number, tap in enumerate(hidden):
+                self._ops.tap(self._hidden(x, experts, number), tap)
+            self._inputs.mixtures[name] = seen
+        return self._ops.experts(x, routes, experts)
+
+    def _hidden(self, x: Array, experts: Experts, number: int) -> Array:
+        """What goes into ``down`` of one expert."""
+        up = self._product(x, experts.up, experts.up_bias, number)
+        if experts.gate is None:
+            return self._ops.activate(up, experts.activation)
+        return self._ops.gated(self._product(x, experts.gate, experts.gate_bias, number), up, experts.activation)
+
+    def _product(self, x: Array, weight: Weight, bias: Weight | None, number: int) -> Array:
+        return self._ops.linear(x, _matrix(weight, number), _row(bias, number) if bias else None)
+
+
+def _numbered(weight: Weight, count: int) -> Iterator[str]:
+    return (f"{weight.tensor}, expert {number}" for number in range(count))
+
+
+def _matrix(weight: Weight, number: int) -> Weight:
+    """The matrix [N, K] of one expert, of ``weight`` [X, N, K]."""
+    experts, rows, width = weight.shape
+    if weight.data.ndim == 3:  # rows of a tensor that holds those of others too
+        return weight._replace(name=f"{weight.name}, expert {number}", shape=(rows, width), data=weight.data[number])
+    flat = weight._replace(shape=(experts * rows, width))  # exact: integers
+    return part(flat, f"{weight.name}, expert {number}", number * rows, rows)
+
+
+def _row(bias: Weight, number: int) -> Weight:
+    """The bias [N] of one expert, of ``bias`` [X, N]."""
+    return part(bias, f"{bias.name}, expert {number}", number, 1)._replace(shape=bias.shape[1:])
+
+
+class Nudged(Changed):
     """Every input of a product moved by a unit in its last place, or two: times 1 + 2^-23, rounded."""
 
     def linear(self, x: Array, weight: Weight, bias: Weight | None = None) -> Array:

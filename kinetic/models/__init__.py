@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 from typing import TYPE_CHECKING
 
 from kinetic.backends.control_word import default_rounding
 from kinetic.errors import UnsupportedModel
+from kinetic.models.context_settings import MAX_CONTEXT
+from kinetic.types import RopeOverrides
 
 if TYPE_CHECKING:
     from kinetic.backends.base import Weights
     from kinetic.gguf import Gguf
     from kinetic.models.family import Family
+
+__all__ = ["ARCHITECTURES", "MAX_CONTEXT", "asked", "build", "require_model"]
 
 ARCHITECTURES = (
     "deepseek2",
@@ -41,8 +46,23 @@ ARCHITECTURES = (
 )
 
 
+def asked(gguf: Gguf, rope: RopeOverrides) -> Gguf:
+    """The same open files with other settings of rotary positions. Close one of the two."""
+    other = copy.copy(gguf)
+    other.rope = rope
+    return other
+
+
+def require_model(gguf: Gguf) -> None:
+    """Raises UnsupportedModel for what is no model but belongs to one."""
+    if gguf.metadata.get("general.type") == "adapter":
+        message = "this file is an adapter: name the model that it was made for, and give the adapter with --lora"
+        raise UnsupportedModel(message, name="IS_ADAPTER")
+
+
 def build(gguf: Gguf, weights: Weights) -> Family:
     """The family of ``gguf``, bound to its weights and settings. Checks shapes before anything runs."""
+    require_model(gguf)
     architecture = gguf.get("general.architecture", "str")
     if architecture not in ARCHITECTURES:
         raise UnsupportedModel(
@@ -52,4 +72,9 @@ def build(gguf: Gguf, weights: Weights) -> Family:
     with default_rounding():
         module = importlib.import_module(f"kinetic.models.{architecture.replace('-', '_')}")
         family: Family = module.build(gguf, weights)
+    if gguf.rope != RopeOverrides() and not gguf.rope_is_read:
+        raise UnsupportedModel(
+            f"the architecture '{architecture}' has no rotary positions that could be given other settings",
+            name="NO_ROPE",
+        )
     return family

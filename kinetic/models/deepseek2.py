@@ -16,10 +16,11 @@ from kinetic.layers.fused import split
 from kinetic.layers.head import logits
 from kinetic.layers.latent import Latent, latent_attention
 from kinetic.layers.mlp import gated_mlp, mixture_mlp
+from kinetic.models.context_settings import stretching
 from kinetic.models.deepseek2_tensors import check_tensors
 from kinetic.models.experts import Mixture, expert_width, read_mixture
 from kinetic.models.family import Family, refuse
-from kinetic.models.rope_settings import attention_factor, read_rope, rope_factor
+from kinetic.models.rope_settings import attention_factor, read_rope
 from kinetic.models.settings import MAX_WIDTH, Dense, optional_setting, read_dense
 
 if TYPE_CHECKING:
@@ -116,8 +117,10 @@ def _gating(gguf: Gguf, d: Dense) -> str:
 def _rotation(gguf: Gguf, d: Dense, latent: Latent) -> tuple[Rope, float]:
     """The rotation, and what scores are multiplied by: stretched by YaRN, both depend on how far."""
     rope = read_rope(gguf, NAME, d, interleaved=True)
-    magnitude = attention_factor(gguf, NAME)
-    kind, factor = gguf.get(f"{NAME}.rope.scaling.type", "str", "linear"), rope_factor(gguf, NAME)
+    if gguf.rope.yarn_ext_factor is not None:
+        raise refuse("UNUSED_ROPE", f"--yarn-ext-factor is not supported for '{NAME}': leave it out")
+    kind, factor = stretching(gguf, NAME)
+    magnitude = attention_factor(gguf, NAME, with_yarn=kind == "yarn")
     if kind == "linear" and factor != 1.0:
         raise refuse("UNSUPPORTED_ROPE", f"linear rope scaling (by {factor}) is not supported for '{NAME}'")
     key = f"{NAME}.rope.scaling.yarn_log_multiplier"

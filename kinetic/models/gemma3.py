@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kinetic.backends.base import Array, Attention, Ops, Rope, Weights
@@ -10,8 +11,8 @@ from kinetic.bits import round_f32
 from kinetic.layers.attention import grouped_query
 from kinetic.layers.head import logits
 from kinetic.layers.mlp import gated_mlp
-from kinetic.models.family import Family, expect_no_others, expect_shapes, optional, rotary
-from kinetic.models.rope_settings import linear_rope_factor
+from kinetic.models.family import Family, expect_no_others, expect_shapes, optional
+from kinetic.models.rope_settings import attention_factor, plain_rope, read_rope
 from kinetic.models.settings import Dense, read_dense
 
 if TYPE_CHECKING:
@@ -34,11 +35,10 @@ def build(gguf: Gguf, weights: Weights) -> Family:
     if dense.layers == LAYERS_OF_27B:
         scale = float(round_f32(1.0 / math.sqrt(dense.width / dense.heads)))
     local_base = gguf.get("gemma3.rope.freq_base_swa", "float", 10000.0)
-    width, context, factor = dense.rope_width, dense.context_length, linear_rope_factor(gguf, "gemma3")
-    ropes = {
-        True: rotary(local_base, width, context, interleaved=False),
-        False: rotary(dense.rope_base, width, context, interleaved=False, factor=factor),
-    }
+    far = read_rope(gguf, "gemma3", dense, interleaved=False)
+    magnitude = attention_factor(gguf, "gemma3")
+    near = plain_rope(replace(dense, rope_base=local_base), interleaved=False, magnitude=magnitude)
+    ropes = {True: near, False: far}
     local = [window > 0 and (i + 1) % PATTERN != 0 for i in range(dense.layers)]
     layers = tuple(
         Attention(i, dense.heads, dense.kv_heads, dense.head_dim, scale, window if local[i] else 0)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kinetic.backends.base import Attention, Rope, Routing, Weights
 from kinetic.formats import by_type
+from kinetic.models.context_settings import stretching
 from kinetic.models.experts import expert_width, read_mixture
 from kinetic.models.family import expect_shapes, refuse, rope_divisors, rotary
 from kinetic.models.layer_sizes import Sizes, read_sizes
-from kinetic.models.rope_settings import linear_rope_factor
 from kinetic.models.settings import Dense, optional_setting, read_dense
 
 if TYPE_CHECKING:
@@ -50,7 +50,8 @@ def read(gguf: Gguf, weights: Weights) -> Settings:
     softcap = gguf.get(f"{NAME}.final_logit_softcapping", "float", 0.0)
     if not (math.isfinite(softcap) and softcap >= 0):
         raise refuse("BAD_SETTING", f"'{NAME}.final_logit_softcapping' is {softcap}; it must not be negative")
-    if linear_rope_factor(gguf, NAME) != 1.0:
+    kind, factor = stretching(gguf, NAME)
+    if kind not in ("none", "linear") or factor != 1.0:
         raise refuse("UNSUPPORTED_ROPE", "stretched positions are not supported for this architecture")
     count = gguf.get(f"{NAME}.expert_count", "int", 0)
     mixture = read_mixture(gguf, NAME, expert_width(gguf, NAME, d)) if count else None

@@ -8,8 +8,9 @@ from kinetic.backends.base import Array, Ops, Weight, Weights
 from kinetic.layers.block import pre_normed
 from kinetic.layers.fused import split
 from kinetic.layers.head import logits
+from kinetic.models.context_settings import original_context, trained_context
 from kinetic.models.family import Family, refuse, rope_divisors
-from kinetic.models.rope_settings import original_context, read_rope
+from kinetic.models.rope_settings import read_rope
 from kinetic.models.settings import Dense, read_dense
 from kinetic.models.shapes import Shapes, blocks, check
 
@@ -26,8 +27,8 @@ def build(gguf: Gguf, weights: Weights) -> Family:
     extra: Shapes = dict.fromkeys((LONG, SHORT), (dense.rope_width // 2,))
     check(weights, dense, _stored(weights, dense), extra)
     parts = _parts(weights, dense)
-    # Of the model, not of a run: a receipt's rerun must find the same factors.
-    is_long = dense.context_length > original_context(gguf, "phi3", dense)
+    # Of the file, not of a run: a receipt's rerun must find the same factors.
+    is_long = trained_context(gguf, "phi3") > original_context(gguf, "phi3")
     divisors = rope_divisors(weights, LONG if is_long else SHORT)
     rope = read_rope(gguf, "phi3", dense, interleaved=False, divisors=divisors, longrope=True)
     layers = dense.attention()

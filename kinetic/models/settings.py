@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 
 from kinetic.backends.base import Attention
 from kinetic.bits import round_f32
+from kinetic.models.context_settings import MAX_CONTEXT, longest_context, rope_base
 from kinetic.models.family import refuse
 
 if TYPE_CHECKING:
     from kinetic.gguf import Gguf
 
+__all__ = ["MAX_CONTEXT", "MAX_LAYERS", "MAX_WIDTH", "Dense", "optional_setting", "read_dense", "uniform"]
+
 MAX_LAYERS = 4096
-MAX_CONTEXT = 1 << 20
-"""Angles of rotary positions are reduced exactly below 2^20 (rope_tables.sin_cos)."""
 MAX_WIDTH = 1 << 20
 
 
@@ -81,9 +82,9 @@ def read_dense(
         head_dim=head_dim,
         ffn=uniform(gguf, f"{architecture}.feed_forward_length", layers, ffn, gaps=gaps, varied=varied),
         vocab_size=_vocabulary(gguf, embedding.shape[0]),
-        context_length=_positive(gguf, f"{architecture}.context_length", MAX_CONTEXT),
+        context_length=longest_context(gguf, architecture),
         eps=gguf.get(f"{architecture}.attention.layer_norm_rms_epsilon", "float"),
-        rope_base=_rope_base(gguf, f"{architecture}.rope.freq_base"),
+        rope_base=rope_base(gguf, architecture),
         rope_width=rope_width,
         scale=float(round_f32(1.0 / math.sqrt(head_dim))),
     )
@@ -134,13 +135,6 @@ def per_layer(gguf: Gguf, key: str, layers: int, default: int) -> list[int]:
 def attending(gguf: Gguf, architecture: str, d: Dense) -> tuple[bool, ...]:
     """Which layers attend: those with heads for keys and values."""
     return tuple(n != 0 for n in per_layer(gguf, f"{architecture}.attention.head_count_kv", d.layers, d.kv_heads))
-
-
-def _rope_base(gguf: Gguf, key: str) -> float:
-    base: float = gguf.get(key, "float", 10000.0)
-    if not (math.isfinite(base) and base > 1.0):
-        raise refuse("BAD_SETTING", f"'{key}' is {base}; it must be a number above 1")
-    return base
 
 
 def _vocabulary(gguf: Gguf, rows: int) -> int:
