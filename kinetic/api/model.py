@@ -15,6 +15,7 @@ from kinetic import packs, sampling, store
 from kinetic.api import profiles
 from kinetic.api.answer import Completion, Question, Stats, Stream
 from kinetic.api.describe import formats_not_built_in
+from kinetic.api.embedder import Embeds
 from kinetic.api.options import (
     Message,
     Options,
@@ -41,7 +42,7 @@ BACKENDS = {"cpu": "cpu", "reference": "reference"}
 """Device names to backends. ``reference`` is the slow definition of every bit."""
 
 
-class Model:
+class Model(Embeds):
     """A model file or bundle, ready to answer. One answer at a time; threads take turns.
 
     ``model`` is a path, a name from ``kinetic models``, a pulled file's name, or
@@ -72,7 +73,7 @@ class Model:
         require_count("the context size", context, "the model's own")
         self._loaded = model if isinstance(model, LoadedFile) else _open_file(model, check, progress)
         self.path = self._loaded.gguf.paths[0]
-        self.device = device
+        self.device, self._pack_cache = device, pack_cache
         self._turn, self._hashing = threading.Lock(), threading.Lock()
         self._identity: ModelIdentity | None = None
         try:
@@ -341,6 +342,7 @@ class Model:
         """Give up the file and its memory. Waits for an answer that another thread is being given."""
         self._closed = True
         with contextlib.nullcontext() if self._is_mine() else self._turn:
+            self._close_embedders()
             self._engine.close()
             self._loaded.close()
 

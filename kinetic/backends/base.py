@@ -66,7 +66,11 @@ class Rope:
 
 @dataclass(frozen=True)
 class Attention:
-    """Shape and rule of one attention layer. ``window`` 0 sees every earlier key, else the last ``window`` keys."""
+    """Shape and rule of one attention layer. ``window`` 0 sees every earlier key, else the last ``window`` keys.
+
+    Not ``causal``, a row also sees the keys behind its own: all of its sequence, or with a ``window`` those at most
+    ``window // 2`` positions away to either side. All rows of a sequence must then be in one batch (``Batch``).
+    """
 
     layer: int
     heads: int
@@ -74,6 +78,7 @@ class Attention:
     head_dim: int
     scale: float
     window: int = 0
+    causal: bool = True
 
 
 @dataclass(frozen=True)
@@ -102,11 +107,20 @@ class Ops(Protocol):
     def embed(self, table: Weight) -> Array:
         """Row ``tokens[t]`` of ``table`` [V, E], decoded to float32: [T, E]."""
 
+    def positions(self, table: Weight) -> Array:
+        """Row ``positions[t]`` of ``table`` [P, E], decoded to float32: [T, E]."""
+
+    def first_row(self, table: Weight) -> Array:
+        """Row 0 of ``table``, decoded to float32, for every t: [T, E]."""
+
     def scale(self, x: Array, factor: float) -> Array:
         """``x * float32(factor)``."""
 
     def rms_norm(self, x: Array, weight: Weight, eps: float) -> Array:
         """RMS norm over groups of ``len(weight)`` elements (the whole row, or each head)."""
+
+    def layer_norm(self, x: Array, weight: Weight, bias: Weight | None, eps: float) -> Array:
+        """Layer norm of whole rows x [T, E]; ``weight`` and ``bias`` [E], a bias left out is +0."""
 
     def linear(self, x: Array, weight: Weight, bias: Weight | None = None) -> Array:
         """``x`` [T, K] times ``weight`` [N, K] transposed, plus ``bias`` [N]: [T, N]."""
@@ -131,6 +145,12 @@ class Ops(Protocol):
 
     def outputs(self, x: Array) -> Array:
         """The rows whose logits are wanted: [len(outputs), E]."""
+
+    def average(self, x: Array) -> Array:
+        """For each row that is wanted the mean of x [T, E] over all rows of its sequence: [len(outputs), E].
+
+        All rows of a sequence must be in one batch, side by side.
+        """
 
     def tap(self, x: Array, name: str) -> Array:
         """``x`` as it is; ``Program.taps`` has a copy under ``name``. Only for whoever watches (``layers.watched``)."""

@@ -11,12 +11,12 @@ import numpy as np
 from kinetic import models
 from kinetic.backends import open_backend
 from kinetic.bits import F32
-from kinetic.errors import ContextOverflow, UsageError
+from kinetic.errors import ContextOverflow, UnsupportedModel, UsageError
 from kinetic.sampling import Sampler
 from kinetic.types import Batch, PackCache, Request, Step
 
 if TYPE_CHECKING:
-    from kinetic.backends.base import Ops, Weights
+    from kinetic.backends.base import Ops, Program, Weights
     from kinetic.gguf import Gguf
 
 PROMPT_ROWS = 512
@@ -71,7 +71,18 @@ class Engine:
         self.identity = EngineIdentity(device.engine_id, device.device_class, device.device_name, device.threads)
         forward = self._family.forward
         watched = (lambda ops: forward(watch(ops))) if watch else forward
-        self._program = device.load(watched, self._family.attention, progress, packs)
+        only_embeds = self._family.embedding.only
+        self._loaded = None if only_embeds else device.load(watched, self._family.attention, progress, packs)
+
+    @property
+    def _program(self) -> Program:
+        """Raises UnsupportedModel for a model that gives no logits."""
+        if self._loaded is None:
+            raise UnsupportedModel(
+                f"a {self._family.architecture} model makes embeddings and no text: use `kinetic embed`",
+                name="EMBEDDING_MODEL",
+            )
+        return self._loaded
 
     # ---- asking
 
@@ -148,7 +159,8 @@ class Engine:
         return self._program.taps()
 
     def close(self) -> None:
-        self._program.close()
+        if self._loaded is not None:
+            self._loaded.close()
 
     # ---- parts
 

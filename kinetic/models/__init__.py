@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kinetic.backends.control_word import default_rounding
@@ -14,13 +15,16 @@ if TYPE_CHECKING:
     from kinetic.models.family import Family
 
 ARCHITECTURES = (
+    "bert",
     "ernie4_5",
     "exaone4",
+    "gemma-embedding",
     "gemma3",
     "granite",
     "granitemoe",
     "hunyuan-dense",
     "llama",
+    "nomic-bert",
     "olmo2",
     "phi3",
     "qwen2",
@@ -38,7 +42,9 @@ def build(gguf: Gguf, weights: Weights) -> Family:
             f"architecture '{architecture}' is not one this build can run ({', '.join(ARCHITECTURES)})",
             name="UNKNOWN_ARCHITECTURE",
         )
+    from kinetic.models.pooling import read_embedding  # Not at the top: naming the architectures needs no NumPy.
+
     with default_rounding():
         module = importlib.import_module(f"kinetic.models.{architecture.replace('-', '_')}")
         family: Family = module.build(gguf, weights)
-    return family
+        return replace(family, embedding=read_embedding(gguf, architecture, family.embedding))

@@ -43,8 +43,11 @@ class Dense:
         return tuple(Attention(i, *shape, windows[i] if windows else 0) for i in range(self.layers))
 
 
-def read_dense(gguf: Gguf, architecture: str) -> Dense:
-    """The settings under ``architecture.*``; raises UnsupportedModel with the offending key."""
+def read_dense(gguf: Gguf, architecture: str, *, eps: str = "layer_norm_rms_epsilon") -> Dense:
+    """The settings under ``architecture.*``; raises UnsupportedModel with the offending key.
+
+    ``eps`` names the setting of its norms under ``attention.``.
+    """
     layers = _positive(gguf, f"{architecture}.block_count", MAX_LAYERS)
     width = _positive(gguf, f"{architecture}.embedding_length", MAX_WIDTH)
     heads = _positive(gguf, f"{architecture}.attention.head_count", 1 << 16)
@@ -71,7 +74,7 @@ def read_dense(gguf: Gguf, architecture: str) -> Dense:
         ffn=uniform(gguf, f"{architecture}.feed_forward_length", layers, 0),
         vocab_size=_vocabulary(gguf, embedding.shape[0]),
         context_length=_positive(gguf, f"{architecture}.context_length", MAX_CONTEXT),
-        eps=gguf.get(f"{architecture}.attention.layer_norm_rms_epsilon", "float"),
+        eps=gguf.get(f"{architecture}.attention.{eps}", "float"),
         rope_base=_rope_base(gguf, f"{architecture}.rope.freq_base"),
         rope_width=rope_width,
         scale=float(round_f32(1.0 / math.sqrt(head_dim))),

@@ -49,6 +49,8 @@ class Tokenizer:
         self._closing = self.eos if self.add_eos else None
         if vocabulary.model == "bert":
             self._closing = vocabulary.ids.get("sep")
+        add_sep = self._flag(metadata, "add_sep_token", vocabulary.model == "bert")
+        self._separator = vocabulary.ids.get("sep") if add_sep else None
 
     def encode(self, text: str, *, add_special: bool, parse_special: bool, guard: str = "") -> list[int]:
         """Token ids of ``text``.
@@ -86,6 +88,17 @@ class Tokenizer:
         need it so: the first token of a continuation may well start with a space that belongs to it.
         """
         return b"".join([self.piece(token, special=special) for token in ids])
+
+    @property
+    def closing(self) -> list[int]:
+        """What ends a text to which special tokens are added."""
+        return [] if self._closing is None else [self._closing]
+
+    @property
+    def between(self) -> list[int]:
+        """What stands between two texts that are read as a pair."""
+        ends = self.closing if self.add_eos else []
+        return ends if self._separator is None else [*ends, self._separator]
 
     def text(self, name: str) -> str:
         """Spelling of a special token by its name (bos, eos, unk, pad, ...), or "" if the model has none."""

@@ -10,10 +10,12 @@ from kinetic.backends.cpu import tape
 from kinetic.backends.cpu.compiled import kernel
 from kinetic.backends.cpu.core_ops import (
     add,
+    average,
     columns,
     gated,
     gated_float,
     gather,
+    layer_norm,
     matmul,
     norm,
     norm_quantise,
@@ -103,6 +105,10 @@ def execute(p, i, thread, threads, scratch):
         expert_down(p, i, thread, threads, scratch)
     elif op == tape.EXPERT_SUM:
         expert_sum(p, i, thread, threads)
+    elif op == tape.LAYER_NORM:
+        layer_norm(p, i, thread, threads)
+    elif op == tape.AVERAGE:
+        average(p, i, thread, threads)
 
 
 @kernel

@@ -30,17 +30,25 @@ from kinetic.formats import by_type
 
 ACTIVATION_CODES = {"silu": 0, "gelu": 1}
 
+FILLED = ("embed", "positions", "first_row")
+"""Operations whose rows are written before a pass begins, so nothing else may use their memory before they are read."""
+
+NO_WINDOW = 1 << 40
+"""More keys than any sequence has."""
+
 
 @dataclass
 class Tape:
     """What ``program`` needs to run a forward pass."""
 
     code: NDArray[np.int64]
-    embed: Node
-    embedded: Buffer
+    filled: list[tuple[Node, Buffer]]
+    """Rows of tables, to be written before each pass."""
     logits: Buffer
     vocab_size: int
     output_rows: NDArray[np.int64]
+    spans: NDArray[np.int64]
+    """[capacity, 3]: of the mean for each output row first row, rows, and their number (``span_words``)."""
     ropes: list[tuple[Rope, int]]
     """Each rotation and the program slot of its table."""
     groups: list[tuple[int, int]]
@@ -72,24 +80,25 @@ class Planner:
         self._groups: dict[int, int] = {}
         self._slots = tape.FIRST_FREE
         self._rows = allocate(8 * capacity).view(np.int64)
+        self._spans = allocate(24 * capacity).view(np.int64).reshape(-1, 3)
 
     def plan(self, nodes: Sequence[Node]) -> Tape:
         """Nodes in the order they were made; the last one, taps aside, is the logits."""
         logits = [node for node in nodes if node.op != "tap"][-1]
         self._pending = {node: len(node.uses) + (node is logits) for node in nodes}
         fused = _fused(nodes)
-        embed = next(node for node in nodes if node.op == "embed")
-        embedded = self._buffers[embed] = self._float_buffer(embed)
-        for node in nodes[1:]:
-            if node not in fused:
+        filled = [(node, self._float_buffer(node)) for node in nodes if node.op in FILLED]
+        self._buffers.update(filled)
+        for node in nodes:
+            if node not in fused and node.op not in FILLED:
                 getattr(self, f"_{node.op}")(node)
         return Tape(
             code=np.array(self._code, np.int64),
-            embed=embed,
-            embedded=embedded,
+            filled=filled,
             logits=self._buffers[logits],
             vocab_size=logits.width,
             output_rows=self._rows,
+            spans=self._spans,
             ropes=list(self._ropes.items()),
             groups=list(self._groups.items()),
             taps=self._taps,
@@ -241,6 +250,22 @@ class Planner:
         self._done_with(source)
         self._buffers[owner or node] = out
 
+    def _layer_norm(self, node: Node) -> None:
+        source, rows = node.inputs[0], ("rows", node.rows)
+        x, out = self._buffers[source], self._take_over(source) or self._float_buffer(node)
+        bias = self._store.vector(node["bias"]) if node["bias"] is not None else self._zeros(node.width)
+        words = [x.address, self._store.vector(node["weight"]), bias, out.address, out.stride, node.width]
+        words.append(self._constant(node["eps"]))
+        self._emit(tape.LAYER_NORM, node, words, [(x, rows)], [(out, rows)])
+        self._finish(node, out)
+
+    def _zeros(self, width: int) -> int:
+        """Address of a row of zeros."""
+        key = ("zeros", width)
+        if key not in self._constants:
+            self._constants[key] = allocate(4 * round_up(width, GROUP))
+        return address(self._constants[key])
+
     def _linear(self, node: Node, residual: Node | None = None, owner: Node | None = None) -> None:
         """A product; with ``residual`` added when ``owner`` is the sum of both."""
         source = node.inputs[0]
@@ -315,7 +340,7 @@ class Planner:
         out = self._float_buffer(node)
         slot = self._slot(self._groups, spec.heads // spec.kv_heads, 2)
         words = [q.address, q.stride, spec.heads, spec.kv_heads, spec.head_dim, padded, keys, values]
-        words += [self._constant(spec.scale), spec.window, out.address, out.stride, slot]
+        words += [self._constant(spec.scale), _window(spec), out.address, out.stride, slot]
         self._emit(tape.ATTEND, node, words, [(q, None), (self._cache, None)], [(out, None), (self._parts, None)])
         split = [mode for mode in ALL_MODES if mode & tape.SPLIT]
         self._emit(tape.ATTEND_MERGE, node, words, [(self._parts, None), (self._cache, None)], [(out, None)], split)
@@ -325,6 +350,12 @@ class Planner:
         x, out = self._buffers[node.inputs[0]], self._float_buffer(node)
         words = [x.address, out.address, x.stride, node.width, address(self._rows)]
         self._emit(tape.GATHER, node, words, [(x, None)], [(out, ("rows", node.rows))])
+        self._finish(node, out)
+
+    def _average(self, node: Node) -> None:
+        x, out = self._buffers[node.inputs[0]], self._float_buffer(node)
+        words = [x.address, out.address, x.stride, round_up(node.width, GROUP) // GROUP, address(self._spans)]
+        self._emit(tape.AVERAGE, node, words, [(x, None)], [(out, None)])
         self._finish(node, out)
 
     def _tap(self, node: Node) -> None:
@@ -340,6 +371,18 @@ class Planner:
     def _finish(self, node: Node, out: Buffer) -> None:
         self._done_with(*node.inputs)
         self._buffers[node] = out
+
+
+def _window(spec: Attention) -> int:
+    """As ``core_attention.attend`` takes it."""
+    if spec.causal:
+        return spec.window
+    return -1 - (spec.window // 2 if spec.window else NO_WINDOW)
+
+
+def span_words(first: int, rows: int) -> tuple[int, int, int]:
+    """A row of ``Tape.spans``: the number of rows again, as a float32 in the upper half of a word."""
+    return first, rows, int(np.float32(rows).view(np.int32)) << 32
 
 
 def _expect_room(units: int, what: str) -> None:

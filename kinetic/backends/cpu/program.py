@@ -19,8 +19,9 @@ from kinetic.backends.cpu.layout import TILE
 from kinetic.backends.cpu.memory import address, allocate, round_up
 from kinetic.backends.cpu.native import Kernels
 from kinetic.backends.cpu.pages import PageLayout, Pages
-from kinetic.backends.cpu.plan import Planner, Tape
+from kinetic.backends.cpu.plan import FILLED, Planner, Tape, span_words
 from kinetic.backends.cpu.weights import WeightStore, check_table, open_pack
+from kinetic.backends.cpu.whole import needs_whole, whole_spans
 from kinetic.backends.cpu.workers import Workers
 from kinetic.backends.reference.candidates import not_finite
 from kinetic.bits import F32
@@ -47,15 +48,15 @@ class CpuProgram:
         self._threads = threads
         # In a pass of one row each thread has a copy of what it reads, and there is room for a copy a row.
         self._capacity = max(TAPPED, threads) if any(node.op == "tap" for node in nodes) else CAPACITY
-        layout = PageLayout(layers)
-        self._pages = Pages(layout)
-        self._tape: Tape = self._plan(nodes, layout, packs)
+        self._is_whole = needs_whole(layers, nodes)
+        self._layout = PageLayout(layers)
+        self._pages = Pages(self._layout)
+        self._nodes = nodes
+        self._tape: Tape = self._plan(nodes, self._layout, packs)
         self.vocab_size = self._tape.vocab_size
         self._program = np.zeros(tape.FIRST_FREE + 64, np.int64)
-        self._rows = np.zeros((4, CAPACITY), np.int64)
         self._attention = layers
         self._parts = allocate(0)
-        self._blocks = {slot: np.zeros((CAPACITY, 2), np.int64) for _, slot in self._tape.groups}
         self._tables: dict[Rope, F32] = {}
         self._seen: dict[str, list[F32]] = {}
         self._prepare(scratch_bytes(layers, nodes))
@@ -64,7 +65,7 @@ class CpuProgram:
 
     def _plan(self, nodes: list[Node], layout: PageLayout, packs: PackCache | None) -> Tape:
         """The tape, with all weights packed. A pack was written only of checked weights: they are not checked again."""
-        weights = WeightStore(self._kernels, matrices(nodes), self._threads)
+        self._weights = weights = WeightStore(self._kernels, matrices(nodes), self._threads)
         table = next(node["table"] for node in nodes if node.op == "embed")
         pack = self._pack = open_pack(packs, table, weights)
         is_read = pack is not None and weights.read(pack)
@@ -73,6 +74,9 @@ class CpuProgram:
         if not is_read:
             if not weights.holds(table):
                 check_table(table)
+            for node in nodes:
+                if node.op in FILLED and node["table"] is not table:
+                    check_table(node["table"])
             if pack is not None:
                 weights.offer(pack)
         weights.close()
@@ -81,24 +85,45 @@ class CpuProgram:
     def _prepare(self, scratch: int) -> None:
         p = self._program
         self._scratch = allocate(scratch * self._threads)
-        p[tape.CODE], p[tape.LENGTH] = address(self._tape.code), len(self._tape.code)
         p[tape.SCRATCH], p[tape.SCRATCH_BYTES] = address(self._scratch), scratch
-        p[tape.POSITIONS], p[tape.PAGES] = address(self._rows[0]), address(self._rows[1])
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """The tape and the tables of rows for passes of ``capacity`` rows."""
+        p, tables = self._program, max(CAPACITY, self._capacity)
+        self._rows = np.zeros((3, tables), np.int64)
+        self._blocks = {slot: np.zeros((tables, 2), np.int64) for _, slot in self._tape.groups}
+        p[tape.CODE], p[tape.LENGTH] = address(self._tape.code), len(self._tape.code)
+        p[tape.POSITIONS], p[tape.PAGES], p[tape.ENDS] = (address(row) for row in self._rows)
+
+    def _fit(self, rows: int) -> None:
+        """Room for a longer pass, where a batch may not be cut: the same instructions over more memory."""
+        if rows > self._capacity:
+            self._capacity = round_up(rows, CAPACITY)
+            with default_rounding():
+                self._tape = Planner(self._kernels, self._weights, self._layout, self._capacity).plan(self._nodes)
+            self._make_room()
 
     # ---- one pass
 
     def run(self, batch: Batch) -> F32:
         """See ``base.Program.run``."""
         self._seen = {name: [] for name in self._tape.taps}
-        parts = [self._pass(part) for part in split(batch, self._capacity)]
+        if self._is_whole:
+            self._fit(len(batch.tokens))
+            parts = [self._pass(batch)]
+        else:
+            parts = [self._pass(part) for part in split(batch, self._capacity)]
         if self._pack is not None:
             self._pack.write_beside()  # not before: the first answer should not wait for it
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _pass(self, batch: Batch) -> F32:
         rows, outputs = len(batch.tokens), len(batch.outputs)
-        self._embed(batch.tokens)
+        self._fill(batch)
         self._rows[0, :rows] = batch.positions
+        if self._is_whole:
+            self._refresh_spans(batch)
         longest = max(batch.positions) + 1
         self._rows[1, :rows] = self._page_tables(batch)
         self._tape.output_rows[:outputs] = batch.outputs
@@ -121,14 +146,23 @@ class CpuProgram:
         tables = {sequence: self._pages.table(sequence, length) for sequence, length in lengths.items()}
         return [tables[sequence] for sequence in batch.sequences]
 
-    def _embed(self, tokens: Sequence[int]) -> None:
-        table = self._tape.embed["table"]
-        target = self._tape.embedded
-        stride = target.stride // 4
-        rows = target.data.view(np.float32)[: len(tokens) * stride].reshape(len(tokens), stride)
-        with default_rounding():
-            decoded = by_type(table.ggml_type, table.name).decode(table.data[np.array(tokens, np.int64)])
-        rows[:, : decoded.shape[1]] = decoded
+    def _fill(self, batch: Batch) -> None:
+        """The rows of tables that a pass begins with."""
+        count = len(batch.tokens)
+        wanted = {"embed": batch.tokens, "positions": batch.positions, "first_row": (0,) * count}
+        for node, target in self._tape.filled:
+            table, stride = node["table"], target.stride // 4
+            rows = target.data.view(np.float32)[: count * stride].reshape(count, stride)
+            with default_rounding():
+                decoded = by_type(table.ggml_type, table.name).decode(table.data[np.array(wanted[node.op], np.int64)])
+            rows[:, : decoded.shape[1]] = decoded
+
+    def _refresh_spans(self, batch: Batch) -> None:
+        """Where each row's sequence ends, and which rows the mean of each output row is over."""
+        spans = whole_spans(batch)
+        self._rows[2, : len(batch.tokens)] = [spans[sequence][1] for sequence in batch.sequences]
+        for number, output in enumerate(batch.outputs):
+            self._tape.spans[number] = span_words(*spans[batch.sequences[output]])
 
     def _refresh_tables(self, length: int) -> None:
         """Rotation tables reach as far as the longest position so far."""

@@ -42,6 +42,7 @@ LINE = vec(F32, 16)
 
 def emit(module: ir.Module) -> None:
     norm_row(module)
+    layer_norm_row(module)
     quantise_row(module)
     add_rows(module)
     scale_row(module)
@@ -101,6 +102,27 @@ def norm_row(module: ir.Module) -> None:
         k = b.add(done, i)
         scaled = b.fmul(load(b, at(b, x, k, 4), 0, F32), r)
         store(b, b.fmul(scaled, load(b, at(b, weight, k, 4), 0, F32)), at(b, out, k, 4))
+    b.ret_void()
+
+
+def layer_norm_row(module: ir.Module) -> None:
+    """layer_norm_row(x, weight, bias, out, n, eps): layer norm of a row of n elements. ``out`` may be ``x``."""
+    b, (x, weight, bias, out, n, eps) = function(module, "layer_norm_row", "aaaaaf")
+    count = b.sitofp(n, F32)
+    body = Loop(b, _lines(b, n), [like(LINE, 0)])
+    rest = b.sub(n, b.mul(body.i, i64(16)))
+    (sums,) = body.end([b.fadd(body.values[0], load_masked(b, at(b, x, body.i, 64), rest))])
+    mean = splat(b, b.fdiv(reduce_tree(b, sums, add_floats), count), 16)
+    body = Loop(b, _lines(b, n), [like(LINE, 0)])
+    inside = first_lanes(b, b.sub(n, b.mul(body.i, i64(16))))
+    v = b.select(inside, b.fsub(load(b, at(b, x, body.i, 64), 0, LINE), mean), like(LINE, 0))
+    (squares,) = body.end([fma(b, v, v, body.values[0])])
+    variance = b.fdiv(reduce_tree(b, squares, add_floats), count)
+    r = splat(b, b.fdiv(f32(1), sqrt(b, b.fadd(variance, eps))), 16)
+    with loop(b, _lines(b, n)) as i:
+        v = b.fmul(b.fsub(load(b, at(b, x, i, 64), 0, LINE), mean), r)
+        w, shift = (load(b, at(b, base, i, 64), 0, LINE) for base in (weight, bias))
+        store(b, fma(b, v, w, shift), at(b, out, i, 64))
     b.ret_void()
 
 

@@ -7,7 +7,7 @@ compiled side) and ``plan`` (the Python side) share these names.
 
 # Slots of the program table.
 CODE, LENGTH, ROWS, OUTPUT_ROWS, SYNC, SCRATCH, SCRATCH_BYTES = range(7)
-POSITIONS, PAGES, CHUNKS, PARTS, WORK, PASS, MODE = range(7, 14)
+POSITIONS, PAGES, CHUNKS, PARTS, WORK, PASS, MODE, ENDS = range(7, 15)
 FIRST_FREE = 16
 """From here on: one slot for each rotation table and each list of attention blocks."""
 
@@ -20,6 +20,7 @@ ONE_ROW, SPLIT, MODES = 1, 2, 4
 that need it."""
 
 # POSITIONS: int64 [rows]. PAGES: int64 [rows], address of the page table of the row's sequence.
+# ENDS: int64 [rows], positions that the row's sequence has, for attention that is not causal.
 # CHUNKS: chunks of 256 keys that the longest row sees, if each is to be computed by itself, else 0. PARTS: memory for
 # them, [units of attention][CHUNKS].
 # WORK: what is left of each instruction, a line of memory for each thread (core_work). PASS: a number that
@@ -36,8 +37,9 @@ INSTRUCTION = 8 * WORDS
 BARRIER, NORM_QUANTISE, NORM, MATMUL, GATED, GATED_FLOAT, ROPE, STORE, ATTEND, ADD, SCALE, GATHER = range(12)
 COLUMNS, ATTEND_MERGE = 12, 13
 ROUTE, ASSIGN, EXPERT_INPUT, EXPERT_HIDDEN, EXPERT_DOWN, EXPERT_SUM = range(14, 20)
+LAYER_NORM, AVERAGE = range(20, 22)
 
 NAMES = (
     "barrier norm+quantise norm matmul gated gated-float rope store attend add scale gather columns attend-merge "
-    "route assign expert-input expert-hidden expert-down expert-sum"
+    "route assign expert-input expert-hidden expert-down expert-sum layer-norm average"
 ).split()
