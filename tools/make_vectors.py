@@ -18,11 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetic import rng
-from kinetic.backends.base import CHUNK, Attention, Experts, Rope, Routing, Weight
+from kinetic.backends.base import CHUNK, Attention, Experts, Rope, Routing, State, Weight
 from kinetic.backends.reference import functions, quantise
 from kinetic.backends.reference.candidates import candidates
 from kinetic.backends.reference.ops import ReferenceOps
 from kinetic.backends.rope_tables import frequencies
+from kinetic.backends.states import StateStore
 from kinetic.bits import F32
 from kinetic.formats import RUNNABLE, by_type
 from kinetic.formats.samples import put_scales
@@ -123,10 +124,10 @@ def _floats(stream: int, *shape: int) -> F32:
     return ((whole.astype(np.float32) - np.float32(1 << 23)) * np.float32(2.0**-20)).reshape(shape)
 
 
-def _ops(positions: list[int]) -> ReferenceOps:
+def _ops(positions: list[int], *states: State) -> ReferenceOps:
     rows = len(positions)
     batch = Batch(tokens=(0,) * rows, positions=tuple(positions), sequences=(0,) * rows, outputs=())
-    return ReferenceOps(batch, {})
+    return ReferenceOps(batch, {}, StateStore(states))
 
 
 def _weight(values: F32) -> Weight:

@@ -10,6 +10,7 @@ activation: a NumPy array in the reference, a graph node on the CPU.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -82,6 +83,23 @@ class Attention:
 
 
 @dataclass(frozen=True)
+class State:
+    """What a recurrence of one layer carries from a token to the next: float32 of ``shape`` for each sequence.
+
+    Recurrences of one layer have different names. Before a sequence's first token all elements are +0.
+    """
+
+    layer: int
+    name: str
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return math.prod(self.shape)  # exact: integers
+
+
+@dataclass(frozen=True)
 class Routing:
     """How a row finds its ``used`` experts. ``gating`` is 'softmax' or 'sigmoid'; their weights are divided by their
     sum if ``normalised``, then multiplied by ``scale``."""
@@ -128,8 +146,14 @@ class Ops(Protocol):
     def add(self, x: Array, y: Array) -> Array:
         """``x + y``."""
 
+    def mul(self, x: Array, y: Array) -> Array:
+        """``x * y``."""
+
+    def activate(self, x: Array, activation: str) -> Array:
+        """``act(x)`` with ``activation`` one of ``ACTIVATIONS``."""
+
     def gated(self, gate: Array, up: Array, activation: str) -> Array:
-        """``act(gate) * up`` with ``activation`` one of 'silu', 'gelu'."""
+        """``act(gate) * up`` with ``activation`` one of ``ACTIVATIONS``."""
 
     def route(self, logits: Array, routing: Routing) -> Array:
         """Of ``logits`` [T, X] the experts chosen, best first, as exact numbers, then their weights: [T, 2 * used]."""
@@ -142,6 +166,13 @@ class Ops(Protocol):
 
     def attend(self, q: Array, k: Array, v: Array, spec: Attention) -> Array:
         """Store k, v [T, G * D] at the rows' positions, then attend with q [T, H * D]: [T, H * D]."""
+
+    def short_conv(self, x: Array, weight: Weight, bias: Weight | None, state: State, activation: str) -> Array:
+        """Causal convolution of each channel over the tokens of its sequence, x [T, C] -> [T, C].
+
+        ``weight`` [C, K] holds the taps of a channel, oldest first; ``bias`` [C] is added, then ``activation`` is
+        taken ('' for none). ``state`` [K - 1, C] is what the last K - 1 rows of x were, oldest first.
+        """
 
     def outputs(self, x: Array) -> Array:
         """The rows whose logits are wanted: [len(outputs), E]."""
@@ -156,20 +187,66 @@ class Ops(Protocol):
         """``x`` as it is; ``Program.taps`` has a copy under ``name``. Only for whoever watches (``layers.watched``)."""
 
 
+ACTIVATIONS = ("silu", "gelu", "sigmoid", "relu_sqr")
+"""SiLU, GELU in its tanh form, the logistic function, and the square of ReLU."""
+
 Forward = Callable[[Ops], Array]
 """A family bound to its weights and settings: computes logits [len(outputs), V] with an ``Ops``."""
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    """All that a sequence of ``length`` positions is: plain arrays, whatever device they came from.
+
+    ``keys`` and ``values`` are float16 [length, G, D] by layer, ``states`` float32 of the state's shape.
+    """
+
+    length: int
+    keys: Mapping[int, NDArray[np.float16]]
+    values: Mapping[int, NDArray[np.float16]]
+    states: Mapping[State, NDArray[np.float32]]
+
+
 class Program(Protocol):
-    """A model loaded on a device, with the state of its sequences."""
+    """A model loaded on a device, with the keys, values and recurrent states of its sequences.
+
+    Keys and values are kept by position, so going back in a sequence forgets the later ones and loses nothing. A
+    recurrent state is only what it is now. ``mark`` keeps a copy of it; going back finds the newest copy that is not
+    too new, and the tokens from there on have to be computed again, which gives the same bits. With neither states
+    nor marks all of this works alike (``engine.token_sequence`` does it for every model).
+    """
 
     vocab_size: int
 
     def run(self, batch: Batch) -> NDArray[np.float32]:
-        """One forward pass: logits float32 [len(batch.outputs), V]. Reads and extends the sequences' state."""
+        """One forward pass: logits float32 [len(batch.outputs), V]. Reads and extends the sequences' state.
 
-    def truncate(self, sequence: int, length: int) -> None:
-        """Forget the positions of ``sequence`` from ``length`` on."""
+        Position 0 starts a sequence anew. With recurrent states any other row must stand right behind the last
+        position of its sequence; raises KineticError otherwise, before anything is computed.
+        """
+
+    def length(self, sequence: int) -> int:
+        """Positions that ``sequence`` has; 0 if it was never seen, or if a pass over it was broken off."""
+
+    def truncate(self, sequence: int, length: int) -> int:
+        """Forget the positions of ``sequence`` from ``length`` on. Returns how many are left, which may be fewer:
+        with recurrent states the newest mark at or below ``length``, or 0. Marks behind it are forgotten too."""
+
+    def mark(self, sequence: int) -> None:
+        """Keep the recurrent states as they are now, so that ``truncate`` can come back to this position.
+
+        A sequence has at most ``states.MOST_MARKS`` marks: beyond that one of the older is dropped, so that they
+        lie the further apart the older they are. Without recurrent states it does nothing.
+        """
+
+    def snapshot(self, sequence: int) -> Snapshot:
+        """A copy of all that ``sequence`` is."""
+
+    def restore(self, sequence: int, snapshot: Snapshot) -> None:
+        """Make ``sequence`` what the snapshot says, whatever it was. It has no marks then but this position.
+
+        Raises KineticError if the snapshot is not of this model's shapes.
+        """
 
     def taps(self) -> dict[str, NDArray[np.float32]]:
         """Of the last ``run``: what each ``Ops.tap`` saw, float32 [rows, width] by name, all rows of the batch."""
@@ -198,8 +275,10 @@ class Backend(Protocol):
         layers: Sequence[Attention],
         progress: Callable[[str], None] | None,
         packs: PackCache | None = None,
+        states: Sequence[State] = (),
     ) -> Program:
-        """Prepare ``forward`` to run; ``layers`` describes the key/value cache. ``progress`` gets one-line news.
+        """Prepare ``forward`` to run; ``layers`` describes the key/value cache, ``states`` those that it carries
+        beside. ``progress`` gets one-line news.
 
         ``packs`` is where its weights may be kept for the next time; it never changes a bit.
         """

@@ -71,8 +71,10 @@ class Engine:
         self.identity = EngineIdentity(device.engine_id, device.device_class, device.device_name, device.threads)
         forward = self._family.forward
         watched = (lambda ops: forward(watch(ops))) if watch else forward
-        only_embeds = self._family.embedding.only
-        self._loaded = None if only_embeds else device.load(watched, self._family.attention, progress, packs)
+        family = self._family
+        self._loaded = (
+            None if family.embedding.only else device.load(watched, family.attention, progress, packs, family.states)
+        )
 
     @property
     def _program(self) -> Program:

@@ -44,5 +44,11 @@ def normed(ops: Ops, weights: Weights, name: str, x: Array, eps: float) -> Array
 def rank_head(ops: Ops, weights: Weights, x: Array) -> Array:
     """A classification head on pooled vectors [n, E]: [n, labels]."""
     if "cls.weight" in weights:
-        x = ops.activate(project(ops, weights, "cls", x), "tanh")
+        x = tanh(ops, project(ops, weights, "cls", x))
     return project(ops, weights, "cls.output", x)
+
+
+def tanh(ops: Ops, x: Array) -> Array:
+    """``sigmoid(2 x) - sigmoid(-2 x)``."""
+    rising, falling = (ops.activate(ops.scale(x, factor), "sigmoid") for factor in (2.0, -2.0))
+    return ops.add(rising, ops.scale(falling, -1.0))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kinetic.backends.base import Attention, Forward, Rope, Weights
+from kinetic.backends.base import Attention, Forward, Rope, State, Weights
 from kinetic.backends.rope_tables import LARGEST_ANGLE, frequencies
 from kinetic.errors import UnsupportedModel
 from kinetic.formats import by_type
@@ -49,6 +49,8 @@ class Family:
     context_length: int
     attention: tuple[Attention, ...]
     forward: Forward
+    states: tuple[State, ...] = ()
+    """What its recurrent layers carry from token to token."""
     embedding: Embedding = field(default_factory=Embedding)
 
 

@@ -15,15 +15,12 @@ from kinetic.engine import EmbeddingEngine
 from kinetic.loader import open_model_file
 from tests.golden.test_golden_archs import FloatCache
 
-MODELS = {
-    "bert-mean": (0.01, 0.01),
-    "bert-cls": (0.01, 0.01),
-    "nomic-bert": (0.01, 2e-4),
-    "gemma-embedding": (0.01, 0.01),
-    "gemma-embedding-dense": (0.01, 0.01),
-    "qwen3-embedding": (0.01, 2e-4),
-}
-"""Largest difference of an element, and the same with float32 keys; about twice what was measured."""
+MODELS = ("bert-mean", "bert-cls", "nomic-bert", "gemma-embedding", "gemma-embedding-dense", "qwen3-embedding")
+TOLERANCE = 0.01
+"""Largest difference of an element; twice what was measured at most. llama.cpp's keys are float32 here."""
+
+EXACT = {"bert-cls": 3e-3, "nomic-bert": 2e-5, "gemma-embedding": 4e-3}
+"""The same with float32 keys on both sides; BERT and Gemma have GELU."""
 
 POOLINGS = ("none", "mean", "cls", "last", "")
 
@@ -46,15 +43,15 @@ def test_vectors(golden, name):
     for pooling in POOLINGS:
         difference, cosine = compare(golden / "archs" / name, pooling, "cpu")
         print(f"{name} {pooling or 'own'}: {difference:.1e}, cosine {cosine:.7f}")
-        assert difference <= MODELS[name][0]
+        assert difference <= TOLERANCE
         assert cosine > 0.9999
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", EXACT)
 def test_formula(golden, name, monkeypatch):
     """The arithmetic apart from the rounding of keys and values."""
     monkeypatch.setattr(reference_ops, "Cache", FloatCache)
     difference, cosine = compare(golden / "archs" / name, "none", "reference")
     print(f"{name}: {difference:.1e}, cosine {cosine:.7f}")
-    assert difference <= MODELS[name][1]
+    assert difference <= EXACT[name]
     assert cosine > 0.9999

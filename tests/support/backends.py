@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from kinetic.backends import open_backend
-from kinetic.backends.base import Array, Attention, Forward, Ops, Program
+from kinetic.backends.base import Array, Attention, Forward, Ops, Program, State
 from kinetic.backends.cpu import native, target
 from kinetic.backends.cpu.quantise import QUANTISABLE, Quantisers
 from kinetic.bits import F32
@@ -51,12 +51,16 @@ def quantisers_of_all() -> Quantisers:
 
 @contextmanager
 def loaded(
-    forward: Forward, layers: Sequence[Attention] = (), backend: str = "cpu", threads: int = 2
+    forward: Forward,
+    layers: Sequence[Attention] = (),
+    backend: str = "cpu",
+    threads: int = 2,
+    states: Sequence[State] = (),
 ) -> Iterator[Program]:
     """The program of ``forward`` on a backend, closed afterwards."""
     if backend == "cpu":
         compile_all(target.choose())
-    program = open_backend(backend, threads=threads).load(forward, layers, None)
+    program = open_backend(backend, threads=threads).load(forward, layers, None, None, states)
     try:
         yield program
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from kinetic.backends.base import Attention, Forward
+from kinetic.backends.base import Attention, Forward, State
 from kinetic.backends.cpu import native, target
 from kinetic.backends.cpu.graph import matrices
 from kinetic.backends.cpu.native import Kernels
@@ -35,10 +35,11 @@ class CpuBackend:
         layers: Sequence[Attention],
         progress: Callable[[str], None] | None = None,
         packs: PackCache | None = None,
+        states: Sequence[State] = (),
     ) -> CpuProgram:
         nodes = trace(forward)
         types = {by_type(weight.ggml_type, weight.name).TYPE_ID for weight in matrices(nodes)}
-        return CpuProgram(Kernels(self.isa, types, progress), nodes, layers, self.threads, packs)
+        return CpuProgram(Kernels(self.isa, types, progress), nodes, layers, self.threads, packs, states)
 
 
 def open_backend(*, threads: int = 0) -> CpuBackend:

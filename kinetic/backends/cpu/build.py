@@ -2,7 +2,8 @@
 
     python -m kinetic.backends.cpu.build ISA FOLDER UNIT...
 
-A unit is 'core' (interpreter and row kernels), 'attention' (that, experts and the choice of candidates) or a ggml type
+A unit is 'core' (interpreter and row kernels), 'attention' (that, experts,
+recurrences and the choice of candidates) or a ggml type
 id (one format's tile and packing kernels). Each becomes FOLDER/UNIT.o (see objects.py), written whole or not at all.
 """
 
@@ -33,9 +34,9 @@ def core_unit(isa: str) -> llvm.ModuleRef:
 
 
 def attention_unit(isa: str) -> llvm.ModuleRef:
-    from kinetic.backends.cpu import core_attention, core_candidates, core_experts, core_routes
+    from kinetic.backends.cpu import core_attention, core_candidates, core_experts, core_recurrent, core_routes
 
-    sources = (core_attention, core_candidates, core_experts, core_routes)
+    sources = (core_attention, core_candidates, core_experts, core_recurrent, core_routes)
     return with_kernels(emitted("attention", lambda m: attention.emit(m, isa)), *sources)
 
 

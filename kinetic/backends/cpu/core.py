@@ -34,6 +34,9 @@ expert_input = extern("expert_input", "aaaa")
 expert_hidden = extern("expert_hidden", "aaaaa")
 expert_down = extern("expert_down", "aaaaa")
 expert_sum = extern("expert_sum", "aaaa")
+mul = extern("mul", "aaaa")
+activate = extern("activate", "aaaa")
+short_conv = extern("short_conv", "aaaa")
 pause = extern("pause", "")
 yield_processor = extern("yield_processor", "a")
 set_control_word = extern("set_control_word", "", "a")
@@ -105,6 +108,12 @@ def execute(p, i, thread, threads, scratch):
         expert_down(p, i, thread, threads, scratch)
     elif op == tape.EXPERT_SUM:
         expert_sum(p, i, thread, threads)
+    elif op == tape.MUL:
+        mul(p, i, thread, threads)
+    elif op == tape.ACTIVATE:
+        activate(p, i, thread, threads)
+    elif op == tape.SHORT_CONV:
+        short_conv(p, i, thread, threads)
     elif op == tape.LAYER_NORM:
         layer_norm(p, i, thread, threads)
     elif op == tape.AVERAGE:

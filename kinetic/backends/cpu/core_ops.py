@@ -16,6 +16,8 @@ gated_tile_silu = extern("gated_tile_silu", "aaa")
 gated_tile_gelu = extern("gated_tile_gelu", "aaa")
 gated_row_silu = extern("gated_row_silu", "aaaa")
 gated_row_gelu = extern("gated_row_gelu", "aaaa")
+gated_row_sigmoid = extern("gated_row_sigmoid", "aaaa")
+gated_row_relu_sqr = extern("gated_row_relu_sqr", "aaaa")
 rope_row = extern("rope_row", "aaaa")
 add_rows = extern("add_rows", "aaaa")
 scale_row = extern("scale_row", "aaaf")
@@ -226,14 +228,19 @@ def columns(p, i, thread, threads):
 
 @kernel
 def gated_float(p, i, thread, threads):
-    """2 gate, 3 up, 4 out, 5 row bytes, 6 width, 7 activation."""
+    """2 gate, 3 up, 4 out, 5 row bytes, 6 width, 7 activation (plan.ACTIVATION_CODES)."""
     low, high = share(rows_of(p, i), thread, threads)
     for t in range(low, high):
         at = t * field(i, 5)
+        gate, up, out = field(i, 2) + at, field(i, 3) + at, field(i, 4) + at
         if field(i, 7) == 0:
-            gated_row_silu(field(i, 2) + at, field(i, 3) + at, field(i, 4) + at, field(i, 6))
+            gated_row_silu(gate, up, out, field(i, 6))
+        elif field(i, 7) == 1:
+            gated_row_gelu(gate, up, out, field(i, 6))
+        elif field(i, 7) == 2:
+            gated_row_sigmoid(gate, up, out, field(i, 6))
         else:
-            gated_row_gelu(field(i, 2) + at, field(i, 3) + at, field(i, 4) + at, field(i, 6))
+            gated_row_relu_sqr(gate, up, out, field(i, 6))
 
 
 @kernel

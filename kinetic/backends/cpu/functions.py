@@ -96,7 +96,20 @@ def gelu(b: Builder, x: Value) -> Value:
     return b.fdiv(x, b.fadd(like(ty, 1), exp(b, b.fneg(u))))
 
 
-ACTIVATIONS = {"silu": silu, "gelu": gelu}
+def sigmoid(b: Builder, x: Value) -> Value:
+    one = like(x.type, 1)
+    return b.fdiv(one, b.fadd(one, exp(b, b.fneg(x))))
+
+
+def relu_sqr(b: Builder, x: Value) -> Value:
+    r = b.select(b.fcmp_ordered("<", x, like(x.type, 0)), like(x.type, 0), x)
+    return b.fmul(r, r)
+
+
+ACTIVATIONS = {"silu": silu, "gelu": gelu, "sigmoid": sigmoid, "relu_sqr": relu_sqr}
+
+IN_TILES = ("silu", "gelu")
+"""Activations that are also computed right behind the products they belong to."""
 
 
 def quantise_block(b: Builder, v: Value, record: Value) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from kinetic.backends.base import Attention, Experts, Rope, Routing, Weight
+from kinetic.backends.base import Attention, Experts, Rope, Routing, State, Weight
 
 ALL_ROWS, OUTPUT_ROWS = 0, 1
 
@@ -64,6 +64,12 @@ class GraphOps:
     def add(self, x: Node, y: Node) -> Node:
         return self._node("add", x.width, x, y)
 
+    def mul(self, x: Node, y: Node) -> Node:
+        return self._node("mul", x.width, x, y)
+
+    def activate(self, x: Node, activation: str) -> Node:
+        return self._node("activate", x.width, x, activation=activation)
+
     def gated(self, gate: Node, up: Node, activation: str) -> Node:
         return self._node("gated", gate.width, gate, up, activation=activation)
 
@@ -78,6 +84,9 @@ class GraphOps:
 
     def attend(self, q: Node, k: Node, v: Node, spec: Attention) -> Node:
         return self._node("attend", q.width, q, k, v, spec=spec)
+
+    def short_conv(self, x: Node, weight: Weight, bias: Weight | None, state: State, activation: str) -> Node:
+        return self._node("short_conv", x.width, x, weight=weight, bias=bias, state=state, activation=activation)
 
     def outputs(self, x: Node) -> Node:
         return self._node("outputs", x.width, x)

@@ -43,8 +43,9 @@ COMMON_UNITS = ("core", "attention")
 """Units that every model needs (build.py); the others are formats."""
 
 KERNEL_SOURCES = (
-    "attention build compiled control core core_attention core_candidates core_experts core_ops core_routes core_work "
-    "dots emitted expert_fields float_tiles functions ir layout objects packing rows tape target tiles"
+    "attention build compiled control core core_attention core_candidates core_experts core_ops core_recurrent "
+    "core_routes core_work dots emitted expert_fields float_tiles functions ir layout objects packing rows tape target "
+    "tiles"
 ).split()
 """Modules of this package that end up in object files. ``test_native`` checks that none is forgotten."""
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kinetic.backends.base import CHUNK, Attention
+from kinetic.backends.cpu.layout import TILE
 from kinetic.backends.cpu.memory import address, allocate_huge, round_up
 from kinetic.errors import OutOfMemory
+
+F16 = NDArray[np.float16]
+U8 = NDArray[np.uint8]
 
 
 class PageLayout:
     """Where each layer's keys and values lie in a page, in bytes."""
 
     def __init__(self, layers: Sequence[Attention]) -> None:
+        self.layers = tuple(layers)
         self.keys: dict[int, int] = {}
         self.values: dict[int, int] = {}
         offset = 0
@@ -25,6 +30,32 @@ class PageLayout:
             self.values[spec.layer] = offset
             offset += round_up(spec.kv_heads * CHUNK * self.padded(spec) * 2, 64)
         self.page_bytes = offset
+
+    def _key_view(self, page: U8, spec: Attention) -> F16:
+        """The keys of a page as they are counted, float16 [16, 16, G, D]: 16 of one head lie side by side in memory."""
+        start, tiles = self.keys[spec.layer], CHUNK // TILE
+        size = spec.kv_heads * CHUNK * spec.head_dim * 2
+        part = page[start : start + size].view(np.float16)
+        return part.reshape(spec.kv_heads, tiles, spec.head_dim, TILE).transpose(1, 3, 0, 2)
+
+    def _value_view(self, page: U8, spec: Attention) -> F16:
+        """The values of a page, float16 [16, 16, G, D]."""
+        start, padded = self.values[spec.layer], self.padded(spec)
+        size = spec.kv_heads * CHUNK * padded * 2
+        part = page[start : start + size].view(np.float16).reshape(spec.kv_heads, CHUNK // TILE, TILE, padded)
+        return part[..., : spec.head_dim].transpose(1, 2, 0, 3)
+
+    def get(self, page: U8, spec: Attention) -> tuple[F16, F16]:
+        """Copies of the keys and values of one layer in a page, float16 [256, G, D]."""
+        shape = (CHUNK, spec.kv_heads, spec.head_dim)
+        return self._key_view(page, spec).reshape(shape), self._value_view(page, spec).reshape(shape)
+
+    def put(self, page: U8, spec: Attention, keys: F16, values: F16) -> None:
+        """Makes these, float16 [n, G, D], the first ones of the page; the others become 0."""
+        whole = np.zeros((CHUNK, spec.kv_heads, spec.head_dim), np.float16)
+        for view, rows in ((self._key_view(page, spec), keys), (self._value_view(page, spec), values)):
+            whole[: len(rows)] = rows
+            view[...] = whole.reshape(view.shape)
 
     @staticmethod
     def padded(spec: Attention) -> int:
@@ -38,8 +69,8 @@ class Pages:
     def __init__(self, layout: PageLayout) -> None:
         self._layout = layout
         self._tables: dict[int, NDArray[np.int64]] = {}
-        self._pages: dict[int, list[NDArray[np.uint8]]] = {}
-        self._free: list[NDArray[np.uint8]] = []
+        self._pages: dict[int, list[U8]] = {}
+        self._free: list[U8] = []
 
     def table(self, sequence: int, length: int) -> int:
         """Address of the table of ``sequence``, with room for ``length`` positions."""
@@ -65,7 +96,31 @@ class Pages:
             self._pages.pop(sequence, None)
             self._tables.pop(sequence, None)
 
-    def _new_page(self) -> NDArray[np.uint8]:
+    def read(self, sequence: int, length: int) -> tuple[dict[int, F16], dict[int, F16]]:
+        """Copies of the first ``length`` keys and values, float16 [length, G, D] by layer."""
+        pages = self._pages.get(sequence, [])[: (length + CHUNK - 1) // CHUNK]
+        keys, values = {}, {}
+        for spec in self._layout.layers:
+            shape = (length, spec.kv_heads, spec.head_dim)
+            keys[spec.layer], values[spec.layer] = np.zeros(shape, np.float16), np.zeros(shape, np.float16)
+            for number, page in enumerate(pages):
+                part = slice(number * CHUNK, min(length, (number + 1) * CHUNK))
+                found = self._layout.get(page, spec)
+                keys[spec.layer][part], values[spec.layer][part] = (rows[: part.stop - part.start] for rows in found)
+        return keys, values
+
+    def write(self, sequence: int, length: int, keys: Mapping[int, F16], values: Mapping[int, F16]) -> None:
+        """Makes what ``read`` gave all that the sequence has."""
+        self.truncate(sequence, 0)
+        if length == 0:
+            return
+        self.table(sequence, length)
+        for spec in self._layout.layers:
+            for number, page in enumerate(self._pages[sequence]):
+                part = slice(number * CHUNK, min(length, (number + 1) * CHUNK))
+                self._layout.put(page, spec, keys[spec.layer][part], values[spec.layer][part])
+
+    def _new_page(self) -> U8:
         try:
             return allocate_huge(self._layout.page_bytes)
         except MemoryError:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetic.backends.base import BLOCK, Attention, Rope
-from kinetic.backends.cpu import plan_experts, tape
+from kinetic.backends.cpu import plan_experts, plan_recurrent, tape
 from kinetic.backends.cpu.barriers import ALL_MODES, OWN, Buffer, By, Partition, Touch, Touched
 from kinetic.backends.cpu.core_limits import attention_units
 from kinetic.backends.cpu.functions import RECORD
@@ -23,12 +23,13 @@ from kinetic.backends.cpu.layout import GROUP
 from kinetic.backends.cpu.memory import address, allocate, round_up
 from kinetic.backends.cpu.native import Kernels
 from kinetic.backends.cpu.pages import PageLayout
+from kinetic.backends.cpu.plan_fused import fused, fuses_gate, fuses_into_add, fuses_into_rope, only_quantised
 from kinetic.backends.cpu.tiles import MANY, ONE, TWO
 from kinetic.backends.cpu.weights import WeightStore
+from kinetic.backends.states import StateStore
 from kinetic.errors import KineticError
-from kinetic.formats import by_type
 
-ACTIVATION_CODES = {"silu": 0, "gelu": 1}
+ACTIVATION_CODES = plan_recurrent.ACTIVATION_CODES
 
 FILLED = ("embed", "positions", "first_row")
 """Operations whose rows are written before a pass begins, so nothing else may use their memory before they are read."""
@@ -61,8 +62,11 @@ class Tape:
 class Planner:
     """Emits instructions node by node. ``capacity`` is the most rows of one run."""
 
-    def __init__(self, kernels: Kernels, store: WeightStore, pages: PageLayout, capacity: int) -> None:
-        self._kernels, self._store, self._pages, self._capacity = kernels, store, pages, capacity
+    def __init__(
+        self, kernels: Kernels, store: WeightStore, pages: PageLayout, states: StateStore, capacity: int
+    ) -> None:
+        self._kernels, self._store, self._pages, self._states = kernels, store, pages, states
+        self._capacity = capacity
         self._code: list[list[int]] = []
         self._touched = Touched()
         self._buffers: dict[Node, Buffer] = {}
@@ -86,11 +90,11 @@ class Planner:
         """Nodes in the order they were made; the last one, taps aside, is the logits."""
         logits = [node for node in nodes if node.op != "tap"][-1]
         self._pending = {node: len(node.uses) + (node is logits) for node in nodes}
-        fused = _fused(nodes)
+        done_elsewhere = fused(nodes)
         filled = [(node, self._float_buffer(node)) for node in nodes if node.op in FILLED]
         self._buffers.update(filled)
         for node in nodes:
-            if node not in fused and node.op not in FILLED:
+            if node not in done_elsewhere and node.op not in FILLED:
                 getattr(self, f"_{node.op}")(node)
         return Tape(
             code=np.array(self._code, np.int64),
@@ -225,6 +229,7 @@ class Planner:
     # ---- one method for each operation
 
     _route, _experts = plan_experts.route, plan_experts.experts
+    _mul, _activate, _short_conv = plan_recurrent.mul, plan_recurrent.activate, plan_recurrent.short_conv
 
     def _scale(self, node: Node) -> None:
         x = self._buffers[node.inputs[0]]
@@ -237,7 +242,7 @@ class Planner:
     def _norm(self, node: Node, residual: Node | None = None, owner: Node | None = None) -> None:
         """A norm whose float form is needed; with ``residual`` added when ``owner`` is the sum of both."""
         source = node.inputs[0]
-        if residual is None and _only_quantised(node):
+        if residual is None and only_quantised(node):
             return  # made as records when first read
         x = self._buffers[source]
         width = node["weight"].shape[0]
@@ -288,7 +293,7 @@ class Planner:
 
     def _add(self, node: Node) -> None:
         x, y = node.inputs
-        if _fuses_into_add(y):
+        if fuses_into_add(y):
             getattr(self, f"_{y.op}")(y, residual=x, owner=node)
             self._done_with(x)
             return
@@ -300,7 +305,7 @@ class Planner:
         self._finish(node, out)
 
     def _gated(self, node: Node) -> None:
-        if _fuses_gate(node):
+        if fuses_gate(node):
             return  # made as records when first read
         gate, up = (self._buffers[side] for side in node.inputs)
         out = self._take_over(node.inputs[0]) or self._float_buffer(node)
@@ -313,7 +318,7 @@ class Planner:
         """In place; a norm of the heads right before it is done on the way."""
         source, rope, head_dim = node.inputs[0], node["rope"], node["head_dim"]
         weight, eps = 0, 0.0
-        if _fuses_into_rope(source):
+        if fuses_into_rope(source):
             weight, eps = self._store.vector(source["weight"]), source["eps"]
             inner = source.inputs[0]
             self._buffers[source] = self._buffers.pop(inner)
@@ -388,56 +393,3 @@ def span_words(first: int, rows: int) -> tuple[int, int, int]:
 def _expect_room(units: int, what: str) -> None:
     if units > tape.MOST_UNITS:
         raise KineticError(f"{what} has more to divide among threads than the CPU backend can count", name="TOO_LARGE")
-
-
-# ---- which nodes are done as part of another
-
-
-def _fused(nodes: Sequence[Node]) -> set[Node]:
-    """Nodes that get no instruction of their own."""
-    out: set[Node] = set()
-    for node in nodes:
-        if node.op == "add" and _fuses_into_add(node.inputs[1]):
-            out.add(node.inputs[1])
-        elif node.op == "gated" and _fuses_gate(node):
-            out.update(node.inputs)
-        elif node.op == "rope" and _fuses_into_rope(node.inputs[0]):
-            out.add(node.inputs[0])
-    return out
-
-
-def _quantised(node: Node) -> bool:
-    weight = node["weight"]
-    return by_type(weight.ggml_type, weight.name).QUANTISED
-
-
-def _only_quantised(node: Node) -> bool:
-    """Every reader is a product with a quantised weight, so only the records are needed."""
-    whole = node.op != "norm" or node["weight"].shape[0] == node.width
-    return whole and bool(node.uses) and all(use.op == "linear" and _quantised(use) for use in node.uses)
-
-
-def _fuses_into_add(node: Node) -> bool:
-    if len(node.uses) != 1 or node.op not in ("linear", "norm"):
-        return False
-    return node.op == "linear" or node["weight"].shape[0] == node.width
-
-
-def _fuses_gate(node: Node) -> bool:
-    gate, up = node.inputs
-    sides = (gate, up)
-    return (
-        node.width % BLOCK == 0
-        and _only_quantised(node)
-        and all(s.op == "linear" and len(s.uses) == 1 and s["bias"] is None and _quantised(s) for s in sides)
-        and gate.inputs[0] is up.inputs[0]
-    )
-
-
-def _fuses_into_rope(node: Node) -> bool:
-    return (
-        node.op == "norm"
-        and len(node.uses) == 1
-        and node.uses[0]["head_dim"] == node["weight"].shape[0]
-        and (len(node.inputs[0].uses) == 1)
-    )

@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetic.backends import rope_tables
-from kinetic.backends.base import CHUNK, Attention, Forward, Rope
+from kinetic.backends.base import CHUNK, Attention, Forward, Rope, Snapshot, State
 from kinetic.backends.control_word import default_rounding
 from kinetic.backends.cpu import tape
 from kinetic.backends.cpu.barriers import Buffer
 from kinetic.backends.cpu.core_limits import attention_units, part_bytes, scratch_bytes
 from kinetic.backends.cpu.graph import OUTPUT_ROWS, GraphOps, Node, matrices
 from kinetic.backends.cpu.layout import TILE
-from kinetic.backends.cpu.memory import address, allocate, round_up
+from kinetic.backends.cpu.memory import address, allocate, allocate_huge, round_up
 from kinetic.backends.cpu.native import Kernels
 from kinetic.backends.cpu.pages import PageLayout, Pages
 from kinetic.backends.cpu.plan import FILLED, Planner, Tape, span_words
@@ -24,9 +24,11 @@ from kinetic.backends.cpu.weights import WeightStore, check_table, open_pack
 from kinetic.backends.cpu.whole import needs_whole, whole_spans
 from kinetic.backends.cpu.workers import Workers
 from kinetic.backends.reference.candidates import not_finite
+from kinetic.backends.states import StateStore, check_snapshot
 from kinetic.bits import F32
+from kinetic.errors import OutOfMemory
 from kinetic.formats import by_type
-from kinetic.types import Batch, PackCache
+from kinetic.types import Batch, PackCache, lengths
 
 INSERTED = 256
 """Up to this many best candidates are kept in order while scanning; more are sorted afterwards."""
@@ -43,6 +45,7 @@ class CpuProgram:
         layers: Sequence[Attention],
         threads: int,
         packs: PackCache | None = None,
+        states: Sequence[State] = (),
     ) -> None:
         self._kernels = kernels
         self._threads = threads
@@ -51,8 +54,9 @@ class CpuProgram:
         self._is_whole = needs_whole(layers, nodes)
         self._layout = PageLayout(layers)
         self._pages = Pages(self._layout)
+        self._states = StateStore(states, _room_for_states)
         self._nodes = nodes
-        self._tape: Tape = self._plan(nodes, self._layout, packs)
+        self._tape: Tape = self._plan(nodes, packs)
         self.vocab_size = self._tape.vocab_size
         self._program = np.zeros(tape.FIRST_FREE + 64, np.int64)
         self._attention = layers
@@ -63,14 +67,13 @@ class CpuProgram:
         self._workers = Workers(kernels, self._program, threads)
         self._candidates = _CandidateBuffers(self.vocab_size)
 
-    def _plan(self, nodes: list[Node], layout: PageLayout, packs: PackCache | None) -> Tape:
+    def _plan(self, nodes: list[Node], packs: PackCache | None) -> Tape:
         """The tape, with all weights packed. A pack was written only of checked weights: they are not checked again."""
         self._weights = weights = WeightStore(self._kernels, matrices(nodes), self._threads)
         table = next(node["table"] for node in nodes if node.op == "embed")
         pack = self._pack = open_pack(packs, table, weights)
         is_read = pack is not None and weights.read(pack)
-        with default_rounding():
-            made = Planner(self._kernels, weights, layout, self._capacity).plan(nodes)
+        made = self._planned()
         if not is_read:
             if not weights.holds(table):
                 check_table(table)
@@ -94,21 +97,28 @@ class CpuProgram:
         self._rows = np.zeros((3, tables), np.int64)
         self._blocks = {slot: np.zeros((tables, 2), np.int64) for _, slot in self._tape.groups}
         p[tape.CODE], p[tape.LENGTH] = address(self._tape.code), len(self._tape.code)
+        self._sequences, self._order = np.zeros((tables, 3), np.int64), np.zeros(tables, np.int64)
+        p[tape.SEQUENCES], p[tape.ORDER] = address(self._sequences), address(self._order)
         p[tape.POSITIONS], p[tape.PAGES], p[tape.ENDS] = (address(row) for row in self._rows)
 
     def _fit(self, rows: int) -> None:
         """Room for a longer pass, where a batch may not be cut: the same instructions over more memory."""
         if rows > self._capacity:
             self._capacity = round_up(rows, CAPACITY)
-            with default_rounding():
-                self._tape = Planner(self._kernels, self._weights, self._layout, self._capacity).plan(self._nodes)
+            self._tape = self._planned()
             self._make_room()
+
+    def _planned(self) -> Tape:
+        with default_rounding():
+            planner = Planner(self._kernels, self._weights, self._layout, self._states, self._capacity)
+            return planner.plan(self._nodes)
 
     # ---- one pass
 
     def run(self, batch: Batch) -> F32:
         """See ``base.Program.run``."""
         self._seen = {name: [] for name in self._tape.taps}
+        self._states.check(batch)
         if self._is_whole:
             self._fit(len(batch.tokens))
             parts = [self._pass(batch)]
@@ -120,6 +130,7 @@ class CpuProgram:
 
     def _pass(self, batch: Batch) -> F32:
         rows, outputs = len(batch.tokens), len(batch.outputs)
+        ends = self._states.begin(batch)
         self._fill(batch)
         self._rows[0, :rows] = batch.positions
         if self._is_whole:
@@ -130,7 +141,9 @@ class CpuProgram:
         self._program[tape.ROWS], self._program[tape.OUTPUT_ROWS] = rows, outputs
         self._refresh_tables(longest)
         self._refresh_blocks(batch)
+        self._refresh_sequences(batch)
         self._workers.run()
+        self._states.end(ends)
         for name, (node, buffer) in self._tape.taps.items():
             self._seen[name].append(_copy(buffer, outputs if node.rows == OUTPUT_ROWS else rows, node.width))
         return _copy(self._tape.logits, outputs, self.vocab_size)
@@ -140,10 +153,7 @@ class CpuProgram:
 
     def _page_tables(self, batch: Batch) -> list[int]:
         """Each row's page table. A table moves when it grows, so all grow before any address is taken."""
-        lengths: dict[int, int] = {}
-        for sequence, position in zip(batch.sequences, batch.positions, strict=True):
-            lengths[sequence] = max(lengths.get(sequence, 0), position + 1)
-        tables = {sequence: self._pages.table(sequence, length) for sequence, length in lengths.items()}
+        tables = {sequence: self._pages.table(sequence, length) for sequence, length in lengths(batch).items()}
         return [tables[sequence] for sequence in batch.sequences]
 
     def _fill(self, batch: Batch) -> None:
@@ -186,6 +196,20 @@ class CpuProgram:
 
         self._refresh_parts(batch)
 
+    def _refresh_sequences(self, batch: Batch) -> None:
+        """The rows of each sequence, which may lie anywhere in the batch, and where its recurrent states are."""
+        if not self._states.states:
+            return
+        rows: dict[int, list[int]] = {}
+        for t, sequence in enumerate(batch.sequences):
+            rows.setdefault(sequence, []).append(t)
+        first = 0
+        for number, (sequence, own) in enumerate(rows.items()):
+            self._order[first : first + len(own)] = own
+            self._sequences[number] = first, len(own), address(self._states.memory(sequence))
+            first += len(own)
+        self._program[tape.SEQUENCE_COUNT] = len(rows)
+
     def _refresh_parts(self, batch: Batch) -> None:
         """Whether chunks of keys are computed each by itself: where there are too few heads for the threads."""
         chunks = max(batch.positions) // CHUNK + 1
@@ -203,8 +227,26 @@ class CpuProgram:
 
     # ---- the rest of base.Program
 
-    def truncate(self, sequence: int, length: int) -> None:
-        self._pages.truncate(sequence, length)
+    def length(self, sequence: int) -> int:
+        return self._states.length(sequence)
+
+    def truncate(self, sequence: int, length: int) -> int:
+        kept = self._states.truncate(sequence, length)
+        self._pages.truncate(sequence, kept)
+        return kept
+
+    def mark(self, sequence: int) -> None:
+        self._states.mark(sequence)
+
+    def snapshot(self, sequence: int) -> Snapshot:
+        length = self.length(sequence)
+        keys, values = self._pages.read(sequence, length)
+        return Snapshot(length, keys, values, self._states.copies(sequence))
+
+    def restore(self, sequence: int, snapshot: Snapshot) -> None:
+        check_snapshot(snapshot, self._attention)
+        self._states.put(sequence, snapshot.length, snapshot.states)
+        self._pages.write(sequence, snapshot.length, snapshot.keys, snapshot.values)
 
     def candidates(self, row: F32, k: int, floor: float) -> tuple[NDArray[Any], F32]:
         """See ``reference.candidates``."""
@@ -249,6 +291,14 @@ class _CandidateBuffers:
             order = np.argsort(-values, kind="stable")[: k or None]
             ids, values = ids[order], values[order]
         return ids, values
+
+
+def _room_for_states(size: int) -> NDArray[np.uint8]:
+    """Zeroed memory for the recurrent states of one sequence, or a copy of them."""
+    try:
+        return allocate_huge(size)
+    except MemoryError:
+        raise OutOfMemory(f"no memory for the recurrent states of another sequence ({size / 2**20:.0f} MiB)") from None
 
 
 def _copy(buffer: Buffer, rows: int, width: int) -> F32:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from kinetic.backends.cpu.functions import ACTIVATIONS, exp, load_block, quantise_block
+from kinetic.backends.cpu.functions import ACTIVATIONS, IN_TILES, exp, load_block, quantise_block
 from kinetic.backends.cpu.ir import (
     F16,
     F32,
@@ -57,8 +57,13 @@ def emit(module: ir.Module) -> None:
     store_value(module)
     store_tile(module)
     for activation in ACTIVATIONS:
+        activate_row(module, activation)
         gated_row(module, activation)
+    for activation in IN_TILES:
         gated_tile(module, activation)
+    mul_rows(module)
+    tap_row(module)
+    move_row(module)
 
 
 def _lines(b: Builder, n: Value) -> Value:
@@ -140,6 +145,39 @@ def add_rows(module: ir.Module) -> None:
     with loop(b, _lines(b, n)) as i:
         total = b.fadd(load(b, at(b, x, i, 64), 0, LINE), load(b, at(b, y, i, 64), 0, LINE))
         store(b, total, at(b, out, i, 64))
+    b.ret_void()
+
+
+def mul_rows(module: ir.Module) -> None:
+    """mul_rows(x, y, out, n)."""
+    b, (x, y, out, n) = function(module, "mul_rows", "aaaa")
+    with loop(b, _lines(b, n)) as i:
+        product = b.fmul(load(b, at(b, x, i, 64), 0, LINE), load(b, at(b, y, i, 64), 0, LINE))
+        store(b, product, at(b, out, i, 64))
+    b.ret_void()
+
+
+def tap_row(module: ir.Module) -> None:
+    """tap_row(x, weight, out, n, first): out = fma(x, weight, out), where ``first`` is not 0 from +0."""
+    b, (x, weight, out, n, first) = function(module, "tap_row", "aaaaa")
+    starts = b.icmp_signed("!=", first, i64(0))
+    with loop(b, _lines(b, n)) as i:
+        y = b.select(starts, like(LINE, 0), load(b, at(b, out, i, 64), 0, LINE))
+        y = fma(b, load(b, at(b, x, i, 64), 0, LINE), load(b, at(b, weight, i, 64), 0, LINE), y)
+        store(b, y, at(b, out, i, 64))
+    b.ret_void()
+
+
+def move_row(module: ir.Module) -> None:
+    """move_row(x, out, n): n elements and not one more."""
+    b, (x, out, n) = function(module, "move_row", "aaa")
+    whole = b.ashr(n, i64(4))
+    with loop(b, whole) as i:
+        store(b, load(b, at(b, x, i, 64), 0, LINE), at(b, out, i, 64))
+    done = b.shl(whole, i64(4))
+    with loop(b, b.sub(n, done)) as i:
+        k = b.add(done, i)
+        store(b, load(b, at(b, x, k, 4), 0, F32), at(b, out, k, 4))
     b.ret_void()
 
 
@@ -225,6 +263,14 @@ def find(module: ir.Module, name: str, comparison: str) -> None:
     b.ret(b.add(base, b.zext(lane, I64)))
     b.position_at_end(nothing)
     b.ret(n)
+
+
+def activate_row(module: ir.Module, activation: str) -> None:
+    """activate_row_ACT(x, out, n)."""
+    b, (x, out, n) = function(module, f"activate_row_{activation}", "aaa")
+    with loop(b, _lines(b, n)) as i:
+        store(b, ACTIVATIONS[activation](b, load(b, at(b, x, i, 64), 0, LINE)), at(b, out, i, 64))
+    b.ret_void()
 
 
 def gated_row(module: ir.Module, activation: str) -> None:

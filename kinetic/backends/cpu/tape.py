@@ -7,8 +7,9 @@ compiled side) and ``plan`` (the Python side) share these names.
 
 # Slots of the program table.
 CODE, LENGTH, ROWS, OUTPUT_ROWS, SYNC, SCRATCH, SCRATCH_BYTES = range(7)
-POSITIONS, PAGES, CHUNKS, PARTS, WORK, PASS, MODE, ENDS = range(7, 15)
-FIRST_FREE = 16
+POSITIONS, PAGES, CHUNKS, PARTS, WORK, PASS, MODE = range(7, 14)
+SEQUENCES, SEQUENCE_COUNT, ORDER, ENDS = range(14, 18)
+FIRST_FREE = 24
 """From here on: one slot for each rotation table and each list of attention blocks."""
 
 UNIT_BITS = 22
@@ -25,6 +26,8 @@ that need it."""
 # them, [units of attention][CHUNKS].
 # WORK: what is left of each instruction, a line of memory for each thread (core_work). PASS: a number that
 # no earlier pass had.
+# SEQUENCES: int64 [SEQUENCE_COUNT, 3], of each sequence of the batch: the first of its rows in ORDER, how many there
+# are, and the address of its recurrent states. ORDER: int64 [rows], the rows of each sequence together, in order.
 # Attention blocks: int64 [n, 2], first row and number of rows that follow one another in one sequence.
 
 # Offsets in SYNC (bytes): a cache line each. From SLEEPING on, one line for each thread.
@@ -37,9 +40,11 @@ INSTRUCTION = 8 * WORDS
 BARRIER, NORM_QUANTISE, NORM, MATMUL, GATED, GATED_FLOAT, ROPE, STORE, ATTEND, ADD, SCALE, GATHER = range(12)
 COLUMNS, ATTEND_MERGE = 12, 13
 ROUTE, ASSIGN, EXPERT_INPUT, EXPERT_HIDDEN, EXPERT_DOWN, EXPERT_SUM = range(14, 20)
-LAYER_NORM, AVERAGE = range(20, 22)
+MUL, ACTIVATE, SHORT_CONV = range(20, 23)
+LAYER_NORM, AVERAGE = range(23, 25)
 
 NAMES = (
     "barrier norm+quantise norm matmul gated gated-float rope store attend add scale gather columns attend-merge "
-    "route assign expert-input expert-hidden expert-down expert-sum layer-norm average"
+    "route assign expert-input expert-hidden expert-down expert-sum "
+    "mul activate short-conv layer-norm average"
 ).split()

@@ -6,42 +6,69 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from kinetic.backends.base import Attention, Forward
+from kinetic.backends.base import Attention, Forward, Snapshot, State
 from kinetic.backends.control_word import default_rounding
 from kinetic.backends.identity import engine_digest
 from kinetic.backends.reference.candidates import candidates
 from kinetic.backends.reference.functions import exp32
 from kinetic.backends.reference.ops import Cache, ReferenceOps
+from kinetic.backends.states import StateStore, check_snapshot
 from kinetic.bits import F32
 from kinetic.types import Batch, PackCache
 
 
 class ReferenceProgram:
-    """A model bound to the reference operations, with its float16 caches."""
+    """A model bound to the reference operations, with its float16 caches and its float32 states."""
 
-    def __init__(self, forward: Forward) -> None:
+    def __init__(self, forward: Forward, layers: Sequence[Attention], states: Sequence[State]) -> None:
         self._forward = forward
+        self._layers = layers
+        self._states = StateStore(states)
         self._caches: dict[tuple[int, int], Cache] = {}
         self._taps: dict[str, F32] = {}
 
     def run(self, batch: Batch) -> F32:
         # What overflows becomes an infinity and is refused where a token is drawn; a warning would say it twice.
+        ends = self._states.begin(batch)
         with default_rounding(), np.errstate(all="ignore"):
-            ops = ReferenceOps(batch, self._caches)
+            ops = ReferenceOps(batch, self._caches, self._states)
             logits: F32 = self._forward(ops)
+        self._states.end(ends)
         self._taps = ops.taps
         return logits
 
     def taps(self) -> dict[str, F32]:
         return self._taps
 
-    def truncate(self, sequence: int, length: int) -> None:
+    def length(self, sequence: int) -> int:
+        return self._states.length(sequence)
+
+    def truncate(self, sequence: int, length: int) -> int:
+        kept = self._states.truncate(sequence, length)
         for key in [key for key in self._caches if key[0] == sequence]:
-            if length == 0:
+            if kept == 0:
                 del self._caches[key]
             else:
-                self._caches[key].keys[length:] = np.nan
-                self._caches[key].values[length:] = np.nan
+                self._caches[key].keys[kept:] = np.nan
+                self._caches[key].values[kept:] = np.nan
+        return kept
+
+    def mark(self, sequence: int) -> None:
+        self._states.mark(sequence)
+
+    def snapshot(self, sequence: int) -> Snapshot:
+        length = self.length(sequence)
+        caches = {spec.layer: self._caches.get((sequence, spec.layer), Cache(spec)) for spec in self._layers}
+        keys = {layer: cache.keys[:length].copy() for layer, cache in caches.items()}
+        values = {layer: cache.values[:length].copy() for layer, cache in caches.items()}
+        return Snapshot(length, keys, values, self._states.copies(sequence))
+
+    def restore(self, sequence: int, snapshot: Snapshot) -> None:
+        check_snapshot(snapshot, self._layers)
+        self._states.put(sequence, snapshot.length, snapshot.states)
+        for spec in self._layers:
+            cache = self._caches[sequence, spec.layer] = Cache(spec)
+            cache.fill(snapshot.keys[spec.layer], snapshot.values[spec.layer])
 
     def candidates(self, row: F32, k: int, floor: float) -> tuple[np.ndarray, F32]:
         return candidates(row, k, floor)
@@ -67,8 +94,9 @@ class ReferenceBackend:
         layers: Sequence[Attention],
         progress: Callable[[str], None] | None = None,
         packs: PackCache | None = None,
+        states: Sequence[State] = (),
     ) -> ReferenceProgram:
-        return ReferenceProgram(forward)
+        return ReferenceProgram(forward, layers, states)
 
 
 def open_backend(*, threads: int = 0) -> ReferenceBackend:

@@ -96,6 +96,13 @@ def sigmoid(x: F32) -> F32:
         return np.float32(1) / (np.float32(1) + exp32(-x))
 
 
+def relu_sqr(x: F32) -> F32:
+    """``r * r`` with r = 0 if x < 0, else x."""
+    with np.errstate(all="ignore"):
+        r = np.where(x < 0, np.float32(0), x)
+        return r * r
+
+
 def softmax(x: F32) -> F32:
     """Over the last axis: weights ``exp(x - max)``, 0 below exp(-87), divided by their ``strided_sum``."""
     with np.errstate(all="ignore"):
@@ -106,7 +113,7 @@ def softmax(x: F32) -> F32:
         return np.divide(weights, total, dtype=np.float32)
 
 
-ACTIVATIONS = {"silu": silu, "gelu": gelu}
+ACTIVATIONS = {"silu": silu, "gelu": gelu, "sigmoid": sigmoid, "relu_sqr": relu_sqr}
 
 
 def tree_sum16(lanes: F32) -> F32:

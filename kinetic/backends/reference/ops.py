@@ -6,11 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetic.backends import rope_tables
-from kinetic.backends.base import Attention, Experts, Rope, Routing, Weight
+from kinetic.backends.base import Attention, Experts, Rope, Routing, State, Weight
 from kinetic.backends.reference.attention import attend_row
 from kinetic.backends.reference.experts import mixture, route
 from kinetic.backends.reference.functions import ACTIVATIONS, fma32, strided_sum, strided_sum_of_squares
 from kinetic.backends.reference.linear import linear
+from kinetic.backends.reference.recurrent import short_conv_row
+from kinetic.backends.states import StateStore
 from kinetic.bits import F32, f32_to_f16
 from kinetic.formats import by_type, check_scales
 from kinetic.types import Batch, lengths
@@ -33,6 +35,10 @@ class Cache:
         self.keys[position] = f32_to_f16(key)
         self.values[position] = f32_to_f16(value)
 
+    def fill(self, keys: F16, values: F16) -> None:
+        """Makes these, from position 0 on, all there is."""
+        self.keys, self.values = keys.copy(), values.copy()
+
 
 def _grow(array: F16, length: int) -> F16:
     out = np.full((length, *array.shape[1:]), np.nan, np.float16)
@@ -41,11 +47,12 @@ def _grow(array: F16, length: int) -> F16:
 
 
 class ReferenceOps:
-    """One forward pass of ``batch`` over ``caches[sequence, layer]``."""
+    """One forward pass of ``batch`` over ``caches[sequence, layer]`` and the recurrent states."""
 
-    def __init__(self, batch: Batch, caches: dict[tuple[int, int], Cache]) -> None:
+    def __init__(self, batch: Batch, caches: dict[tuple[int, int], Cache], states: StateStore) -> None:
         self.batch = batch
         self.caches = caches
+        self.states = states
         self.taps: dict[str, F32] = {}
 
     def embed(self, table: Weight) -> F32:
@@ -67,7 +74,7 @@ class ReferenceOps:
         return x * np.float32(factor)
 
     def rms_norm(self, x: F32, weight: Weight, eps: float) -> F32:
-        w = by_type(weight.ggml_type, weight.name).decode(weight.data).reshape(-1)
+        w = _decoded(weight)
         groups = x.reshape(len(x), x.shape[1] // len(w), len(w))  # -1 would be ambiguous where no row is wanted
         with np.errstate(all="ignore"):
             mean = strided_sum_of_squares(groups) / np.float32(len(w))
@@ -88,10 +95,17 @@ class ReferenceOps:
         y = linear(x, weight)
         if bias is None:
             return y
-        return y + by_type(bias.ggml_type, bias.name).decode(bias.data).reshape(-1)
+        return y + _decoded(bias)
 
     def add(self, x: F32, y: F32) -> F32:
         return x + y
+
+    def mul(self, x: F32, y: F32) -> F32:
+        with np.errstate(all="ignore"):
+            return x * y
+
+    def activate(self, x: F32, activation: str) -> F32:
+        return ACTIVATIONS[activation](x)
 
     def gated(self, gate: F32, up: F32, activation: str) -> F32:
         with np.errstate(all="ignore"):
@@ -130,6 +144,14 @@ class ReferenceOps:
             out[t] = attend_row(head, cache.keys[:end], cache.values[:end], position, spec)
         return out.reshape(len(q), -1)
 
+    def short_conv(self, x: F32, weight: Weight, bias: Weight | None, state: State, activation: str) -> F32:
+        taps = _decoded(weight).reshape(weight.shape)
+        offsets = None if bias is None else _decoded(bias)
+        out = np.zeros_like(x)
+        for t, sequence in enumerate(self.batch.sequences):
+            out[t] = short_conv_row(x[t], taps, offsets, self.states.view(sequence, state), activation)
+        return out
+
     def outputs(self, x: F32) -> F32:
         return x[np.array(self.batch.outputs, np.int64)]
 
@@ -147,3 +169,8 @@ class ReferenceOps:
     def tap(self, x: F32, name: str) -> F32:
         self.taps[name] = x.copy()
         return x
+
+
+def _decoded(weight: Weight) -> F32:
+    """float32 of all elements of a weight, one after another."""
+    return by_type(weight.ggml_type, weight.name).decode(weight.data).reshape(-1)
