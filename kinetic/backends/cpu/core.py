@@ -65,6 +65,21 @@ def barrier(sync, threads):
 
 
 @kernel
+def execute_further(p, i, op, thread, threads):
+    """What came later."""
+    if op == tape.MUL:
+        mul(p, i, thread, threads)
+    elif op == tape.ACTIVATE:
+        activate(p, i, thread, threads)
+    elif op == tape.SHORT_CONV:
+        short_conv(p, i, thread, threads)
+    elif op == tape.LAYER_NORM:
+        layer_norm(p, i, thread, threads)
+    elif op == tape.AVERAGE:
+        average(p, i, thread, threads)
+
+
+@kernel
 def execute(p, i, thread, threads, scratch):
     op = field(i, 0)
     if op == tape.BARRIER:
@@ -108,16 +123,8 @@ def execute(p, i, thread, threads, scratch):
         expert_down(p, i, thread, threads, scratch)
     elif op == tape.EXPERT_SUM:
         expert_sum(p, i, thread, threads)
-    elif op == tape.MUL:
-        mul(p, i, thread, threads)
-    elif op == tape.ACTIVATE:
-        activate(p, i, thread, threads)
-    elif op == tape.SHORT_CONV:
-        short_conv(p, i, thread, threads)
-    elif op == tape.LAYER_NORM:
-        layer_norm(p, i, thread, threads)
-    elif op == tape.AVERAGE:
-        average(p, i, thread, threads)
+    else:
+        execute_further(p, i, op, thread, threads)
 
 
 @kernel
