@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import os
-import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -149,14 +149,14 @@ class Embeds:
     _loaded: LoadedFile
     _pack_cache: bool
     _plan: profiles.Plan
-    _turn: threading.Lock
 
     @functools.cached_property
     def _embedders(self) -> dict[str, Embedder]:
         """By pooling."""
         return {}
 
-    def _require_open(self) -> None:
+    def _held(self) -> AbstractContextManager[Any]:
+        """Until it is left, nobody else is answered. Raises UsageError of a closed model."""
         raise NotImplementedError
 
     def embed(self, texts: Sequence[str], *, pooling: str = "", normalize: int = EUCLIDEAN) -> F32:
@@ -165,7 +165,7 @@ class Embeds:
         ``pooling`` "" is what the file says. Raises UsageError where it says none: then name 'mean' or 'last', or
         'none' for the vectors of all tokens of all texts, one after another.
         """
-        with self._turn:
+        with self._held():
             embedder = self._embedder(pooling)
             if embedder.pooling == "none" and pooling != "none":
                 raise UsageError(
@@ -178,12 +178,11 @@ class Embeds:
 
         Raises UnsupportedModel for a model that has none.
         """
-        with self._turn:
+        with self._held():
             embedder = self._embedder("rank")
             return [float(score) for score in embedder.scores(embedder.pairs(query, documents))[:, 0]]
 
     def _embedder(self, pooling: str) -> Embedder:
-        self._require_open()
         found = self._embedders.get(pooling)
         if found is None:
             found = self._embedders[pooling] = Embedder(

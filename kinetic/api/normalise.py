@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,17 @@ def normalise(rows: F32, kind: int) -> F32:
         return rows
     with default_rounding():
         return np.stack([_row(row.astype(np.float64), kind) for row in rows])
+
+
+def cosines(vectors: Sequence[F32]) -> list[list[float]]:
+    """Cosine similarity of each vector float32 [d] with each, in binary64; 0 where one is all zeros, or 1 both."""
+    with default_rounding():
+        wide = [vector.astype(np.float64) for vector in vectors]
+        norms = [float(np.sqrt(lane_sum(x * x))) for x in wide]
+        return [
+            [lane_sum(x * y) / (a * b) if a and b else float(a == b) for y, b in zip(wide, norms, strict=True)]
+            for x, a in zip(wide, norms, strict=True)
+        ]
 
 
 def _row(x: NDArray[np.float64], kind: int) -> F32:

@@ -33,6 +33,9 @@ ARCHITECTURES = (
     "smollm3",
 )
 
+EMBEDDING_ARCHITECTURES = ("bert", "gemma-embedding", "nomic-bert")
+"""Those that make vectors of texts and write none."""
+
 
 def build(gguf: Gguf, weights: Weights) -> Family:
     """The family of ``gguf``, bound to its weights and settings. Checks shapes before anything runs."""
