@@ -11,6 +11,7 @@ from kinetic.errors import UsageError
 from kinetic.text.bpe import BytePairEncoder, piece_bytes
 from kinetic.text.specials import SpecialTokens
 from kinetic.text.spm import ESCAPED_SPACE, SentencePieceEncoder
+from kinetic.text.unigram import UnigramEncoder
 from kinetic.text.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, Vocabulary
 from kinetic.text.wpm import WordPieceEncoder
 
@@ -45,7 +46,7 @@ class Tokenizer:
         self.end_tokens = vocabulary.end_tokens
         self.warnings = vocabulary.warnings
         self.add_bos = self._flag(metadata, "add_bos_token", self._encoder.add_bos) and self.bos is not None
-        self.add_eos = self._flag(metadata, "add_eos_token", False) and self.eos is not None
+        self.add_eos = self._flag(metadata, "add_eos_token", vocabulary.model == "t5") and self.eos is not None
         self._closing = self.eos if self.add_eos else None
         if vocabulary.model == "bert":
             self._closing = vocabulary.ids.get("sep")
@@ -160,6 +161,8 @@ def _encoder(vocabulary: Vocabulary, metadata: Mapping[str, Any], folder: Path |
         return SentencePieceEncoder(vocabulary, metadata)
     if vocabulary.model == "bert":
         return WordPieceEncoder(vocabulary, metadata)
+    if vocabulary.model == "t5":
+        return UnigramEncoder(vocabulary, metadata)
     return BytePairEncoder(vocabulary, metadata, folder)
 
 
