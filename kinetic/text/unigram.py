@@ -35,7 +35,7 @@ class UnigramEncoder:
         normal = [vocabulary.scores[token] for token in vocabulary.of_kind(NORMAL)]
         self._unknown_score = _float32(min(normal, default=0.0) - UNKNOWN_PENALTY)
         self._tokens = _scored(vocabulary, vocabulary.scores)
-        self._longest = max(map(len, self._tokens), default=1)
+        self._lengths = sorted(set(map(len, self._tokens)))
         prefix = metadata.get("tokenizer.ggml.add_space_prefix")
         self.add_space_prefix = True if prefix is None else bool(prefix)
         self._joins_spaces = bool(metadata.get("tokenizer.ggml.remove_extra_whitespaces", False))
@@ -74,7 +74,10 @@ class UnigramEncoder:
         best[0] = self._unknown, 0, 0.0
         for start in range(len(text)):
             before = best[start][2]
-            for end in range(start + 1, min(len(text), start + self._longest) + 1):
+            for length in self._lengths:
+                end = start + length
+                if end > len(text):
+                    break
                 found = self._tokens.get(text[start:end])
                 if found is not None and before + found[1] > best[end][2]:
                     best[end] = found[0], start, before + found[1]
