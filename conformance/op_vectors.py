@@ -6,7 +6,7 @@ found = run(vector, device="cpu")         # name of an output: its array
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetic.api import probe
-from kinetic.backends.base import BLOCK, Array, Attention, Experts, Forward, Ops, Rope, Routing, Weight
+from kinetic.backends.base import BLOCK, Array, Attention, Experts, Forward, Ops, Rope, Routing, State, Weight
 from kinetic.types import Batch, Sampling
 
 FOLDER = Path(__file__).resolve().parent / "vectors" / "ops"
@@ -74,7 +74,8 @@ def _one_pass(forward: Forward, rows: int, options: Mapping[str, Any], **more: A
     # Each in a sequence of its own where positions have gaps: nothing came before them.
     sequences = tuple(range(rows)) if "positions" in more else (0,) * rows
     batch = Batch(tuple(range(rows)), positions, sequences, tuple(range(rows)))
-    return probe.run_operations(forward, more.get("layers", ()), [batch], **options)[0]
+    layers, states = more.get("layers", ()), more.get("states", ())
+    return probe.run_operations(forward, layers, [batch], states=states, **options)[0]
 
 
 def _table(name: str, values: NDArray[np.float32]) -> Weight:
@@ -93,7 +94,7 @@ def _activation(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Ar
 
 
 def activate(x: NDArray[np.float32], name: str, **options: Any) -> NDArray[np.float32]:
-    """``name`` ("silu", "gelu") of x float32 [T, K], finite, as the gate of a 1."""
+    """``name`` ("silu", "gelu", ...) of x float32 [T, K], finite, as the gate of a 1."""
 
     def forward(ops: Ops) -> Array:
         gate, width = ops.embed(_table("gate", x)), x.shape[1]
@@ -101,6 +102,17 @@ def activate(x: NDArray[np.float32], name: str, **options: Any) -> NDArray[np.fl
         return ops.gated(gate, ops.linear(gate, zeros, ones), name)
 
     return _one_pass(forward, len(x), options)
+
+
+def _swiglu_oai(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
+    """Each side is taken out of one table, as in ``_attend``."""
+    parts = [given["gate"].reshape(1, -1), given["up"].reshape(1, -1)]
+
+    def forward(ops: Ops) -> Array:
+        gate, up = _taken(ops, parts)
+        return ops.gated(gate, up, "swiglu_oai")
+
+    return {"y": _one_pass(forward, 1, options).reshape(-1)}
 
 
 def _quantise(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
@@ -122,28 +134,32 @@ def _rms_norm(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arra
 
 def _rope(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
     p, x = vector["parameters"], given["x"]
-    rope = Rope(probe.frequencies(p["base"], p["rotated"]), p["interleaved"])
+    rope = Rope(probe.frequencies(p["base"], p["rotated"]), p["interleaved"], first=p.get("first", 0))
     forward: Forward = lambda ops: ops.rope(ops.embed(_table("x", x)), rope, p["head_dim"])  # noqa: E731
     return {"y": _one_pass(forward, len(x), options, positions=p["positions"])}
 
 
 def _attend(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
     p = vector["parameters"]
-    spec = Attention(0, p["heads"], p["kv_heads"], p["head_dim"], p["scale"], p["window"])
+    spec = Attention(0, p["heads"], p["kv_heads"], p["head_dim"], p["scale"], p["window"], p.get("value_dim", 0))
     rows = len(given["k"])
     q = np.zeros((rows, given["q"].shape[1]), np.float32)
     q[p["rows"]] = given["q"]
 
-    parts = [q, given["k"], given["v"]]
-    ends = np.cumsum([0, *(part.shape[1] for part in parts)])  # exact: integers
+    sinks = _table("sinks", given["sinks"]) if "sinks" in given else None
 
     def forward(ops: Ops) -> Array:
-        """All come from one table; a product with ones and zeros takes each out of it, to the bit."""
-        x, ones = ops.embed(_table("qkv", np.concatenate(parts, axis=1))), np.eye(ends[-1], dtype=np.float32)
-        taken = [ops.linear(x, _table(f"part at {begin}", ones[begin:end])) for begin, end in pairwise(ends)]
-        return ops.attend(taken[0], taken[1], taken[2], spec)
+        queries, keys, values = _taken(ops, [q, given["k"], given["v"]])
+        return ops.attend(queries, keys, values, spec, sinks)
 
     return {"y": _one_pass(forward, rows, options, layers=[spec])[p["rows"]]}
+
+
+def _taken(ops: Ops, parts: Sequence[NDArray[np.float32]]) -> list[Array]:
+    """All come from one table; a product with ones and zeros takes each out of it, to the bit."""
+    ends = np.cumsum([0, *(part.shape[1] for part in parts)])  # exact: integers
+    x, ones = ops.embed(_table("parts", np.concatenate(parts, axis=1))), np.eye(ends[-1], dtype=np.float32)
+    return [ops.linear(x, _table(f"part at {begin}", ones[begin:end])) for begin, end in pairwise(ends)]
 
 
 def _linear(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
@@ -154,7 +170,17 @@ def _linear(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays
 
 def _route(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
     logits, routing = given["logits"], Routing(**vector["parameters"])
-    return {"routes": _one_pass(lambda ops: ops.route(ops.embed(_table("x", logits)), routing), len(logits), options)}
+    bias = _table("bias", given["bias"]) if "bias" in given else None
+    forward: Forward = lambda ops: ops.route(ops.embed(_table("x", logits)), routing, bias)  # noqa: E731
+    return {"routes": _one_pass(forward, len(logits), options)}
+
+
+def _linear_heads(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
+    x, heads = given["x"], vector["parameters"]["heads"]
+    weight = _table("weight", given["weight"])._replace(
+        shape=(heads, len(given["weight"]) // heads, x.shape[1] // heads)
+    )
+    return {"y": _one_pass(lambda ops: ops.linear_heads(ops.embed(_table("x", x)), weight), len(x), options)}
 
 
 def _experts(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
@@ -164,7 +190,8 @@ def _experts(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Array
     shapes = {name: (count, len(given[name]) // count, size) for name, size in (("gate", width), ("up", width))}
     shapes["down"] = (count, len(given["down"]) // count, shapes["gate"][1])
     weights = [Weight(name, p["ggml_type"], shape, given[name]) for name, shape in shapes.items()]
-    experts = Experts(weights[0], weights[1], weights[2], p["activation"])
+    biases = [_table(name, given[name]) if name in given else None for name in ("gate_bias", "up_bias", "down_bias")]
+    experts = Experts(weights[0], weights[1], weights[2], p["activation"], *biases)
     both, ones = np.concatenate([x, logits], axis=1), np.eye(width + count, dtype=np.float32)
 
     def routes(ops: Ops, table: Array) -> Array:
@@ -176,6 +203,17 @@ def _experts(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Array
 
     found = {"routes": _one_pass(lambda ops: routes(ops, ops.embed(_table("x", both))), len(x), options)}
     return found | {"y": _one_pass(mixed, len(x), options)}
+
+
+def _short_conv(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
+    p, x, weight = vector["parameters"], given["x"], _table("weight", given["weight"])
+    bias = _table("bias", given["bias"]) if "bias" in given else None
+    state = State(0, "short_conv", (p["taps"] - 1, x.shape[1]))
+
+    def forward(ops: Ops) -> Array:
+        return ops.short_conv(ops.embed(_table("x", x)), weight, bias, state, p["activation"])
+
+    return {"y": _one_pass(forward, len(x), options, states=[state])}
 
 
 def _draw(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
@@ -204,10 +242,15 @@ RUNNERS: dict[str, Run] = {
     "experts": _experts,
     "gelu": _activation,
     "linear": _linear,
+    "linear_heads": _linear_heads,
     "quantise": _quantise,
     "random_bits": _random_bits,
+    "relu_sqr": _activation,
     "rms_norm": _rms_norm,
     "rope": _rope,
     "route": _route,
+    "short_conv": _short_conv,
+    "sigmoid": _activation,
     "silu": _activation,
+    "swiglu_oai": _swiglu_oai,
 }

@@ -89,7 +89,7 @@ def after_related(probe: Probe, question: Question, count: int) -> Tokens:
     shared = min(shared, len(prompt) - 1)  # one row at least must be computed to draw from
     for _ in probe.feed(other, [len(other)]):
         pass
-    probe.forget(0, shared)
+    shared = probe.forget(0, shared)
     rest = tuple(prompt[shared:])
     places = tuple(range(shared, len(prompt)))
     found = probe.run(Batch(rest, places, (0,) * len(rest), (len(rest) - 1,)))

@@ -58,18 +58,29 @@ def vectors() -> Iterator[tuple[str, Vector]]:
     yield "exp", _function(functions.exp32)
     yield "silu", _function(functions.silu)
     yield "gelu", _function(functions.gelu)
+    yield "sigmoid", _function(functions.sigmoid)
+    yield "relu_sqr", _function(functions.relu_sqr)
+    yield "swiglu_oai", _swiglu_oai()
     yield "quantise", _quantise()
     yield "rms_norm", _rms_norm()
     yield "rope", _rope(interleaved=False)
     yield "rope_interleaved", _rope(interleaved=True)
+    yield "rope_part", _rope(interleaved=True, first=3)
     yield "attend", _attend(window=0)
     yield "attend_window", _attend(window=5)
+    yield "attend_sinks", _attend(window=0, value_dim=6, sinks=True)
     for type_id in sorted(RUNNABLE):
         name = by_type(type_id, "").NAME
         yield f"linear_{name.lower()}", _linear(type_id, name)
     yield "route", _route("softmax", normalised=True, scale=1.0)
     yield "route_sigmoid", _route("sigmoid", normalised=False, scale=2.5)
+    yield "route_chosen", _route("softmax_chosen", normalised=False, scale=1.0)
+    yield "route_groups", _route("sigmoid", normalised=True, scale=2.5, groups=5, used_groups=2)
     yield "experts", _experts()
+    yield "short_conv", _short_conv(4, bias=True, activation="silu")
+    yield "short_conv_plain", _short_conv(3, bias=False, activation="")
+    yield "experts_biases", _experts("swiglu_oai", biases=True)
+    yield "linear_heads", _linear_heads()
     yield "random_bits", _random_bits()
     yield "draw", _draw()
     for name, parameters in LATER_DRAWS.items():
@@ -143,6 +154,12 @@ def _function(function: Callable[[F32], F32]) -> Vector:
     return _vector(function.__name__, {}, {"x": x}, {"y": function(x)})
 
 
+def _swiglu_oai() -> Vector:
+    gate = np.concatenate([np.array([x for x in EDGES if np.isfinite(x)], np.float32), _floats(1, 53) * np.float32(2)])
+    up = _floats(14, len(gate)) * np.float32(2)
+    return _vector("swiglu_oai", {}, {"gate": gate, "up": up}, {"y": functions.swiglu_oai(gate, up)})
+
+
 def _quantise() -> Vector:
     x = _floats(2, 5, 64)
     x[1, :32] = np.arange(32, dtype=np.float32) - np.float32(15.5)  # amax 15.5
@@ -159,22 +176,27 @@ def _rms_norm() -> Vector:
     return _vector("rms_norm", {"eps": eps}, {"x": x, "weight": w}, {"y": _ops([0, 1, 2]).rms_norm(x, _weight(w), eps)})
 
 
-def _rope(*, interleaved: bool) -> Vector:
+def _rope(*, interleaved: bool, first: int = 0) -> Vector:
     positions, base, rotated, head_dim = [0, 1, 255, 8191], 10000.0, 12, 16
     x = _floats(5, len(positions), 2 * head_dim)
-    rope = Rope(frequencies(base, rotated), interleaved)
-    parameters = {"positions": positions, "base": base, "rotated": rotated, "head_dim": head_dim}
+    rope = Rope(frequencies(base, rotated), interleaved, first=first)
+    parameters: Vector = {"first": first} if first else {}
+    parameters |= {"positions": positions, "base": base, "rotated": rotated, "head_dim": head_dim}
     y = _ops(positions).rope(x, rope, head_dim)
     return _vector("rope", parameters | {"interleaved": interleaved}, {"x": x}, {"y": y})
 
 
-def _attend(*, window: int) -> Vector:
-    rows, spec = CHUNK + 4, Attention(layer=0, heads=2, kv_heads=1, head_dim=4, scale=0.5, window=window)
-    q, k, v = (_floats(6 + i, rows, heads * spec.head_dim) for i, heads in enumerate((2, 1, 1)))
+def _attend(*, window: int, value_dim: int = 0, sinks: bool = False) -> Vector:
+    """With sinks one near the scores and one above most of them."""
+    rows, spec = CHUNK + 4, Attention(0, heads=2, kv_heads=1, head_dim=4, scale=0.5, window=window, value_dim=value_dim)
+    q, k, v = (_floats(6 + i, rows, width) for i, width in enumerate((8, 4, spec.value_width)))
     shown = [0, 1, 17, CHUNK - 1, CHUNK, CHUNK + 3]
-    y = _ops(list(range(rows))).attend(q, k, v, spec)
-    parameters = {"heads": 2, "kv_heads": 1, "head_dim": 4, "scale": 0.5, "window": window, "rows": shown}
-    return _vector("attend", parameters, {"q": q[shown], "k": k, "v": v}, {"y": y[shown]})
+    drains = np.array([3.25, 60.5], np.float32)
+    y = _ops(list(range(rows))).attend(q, k, v, spec, _weight(drains) if sinks else None)
+    parameters: Vector = {"heads": 2, "kv_heads": 1, "head_dim": 4, "scale": 0.5, "window": window, "rows": shown}
+    parameters |= {"value_dim": value_dim} if value_dim else {}
+    inputs = {"q": q[shown], "k": k, "v": v} | ({"sinks": drains} if sinks else {})
+    return _vector("attend", parameters, inputs, {"y": y[shown]})
 
 
 def _linear(type_id: int, name: str) -> Vector:
@@ -193,18 +215,31 @@ def _linear(type_id: int, name: str) -> Vector:
     return _vector("linear", {"format": name, "ggml_type": type_id}, {"x": x, "weight": raw}, {"y": y})
 
 
-def _route(gating: str, *, normalised: bool, scale: float) -> Vector:
+def _route(gating: str, *, normalised: bool, scale: float, groups: int = 1, used_groups: int = 1) -> Vector:
+    """With groups there is a bias too."""
     logits = _floats(11, 6, 20)
     logits[1, 3:9] = logits[1, 2]  # equal ones: the lower number comes first
     logits[2] = np.float32(-0.0)
     logits[3] *= np.float32(30)
     logits[4], logits[4, 7] = np.float32(-40), np.float32(-39)
-    parameters = {"used": 4, "gating": gating, "normalised": normalised, "scale": scale}
-    routes = _ops(list(range(6))).route(logits, Routing(4, gating, normalised, scale))
-    return _vector("route", parameters, {"logits": logits}, {"routes": routes})
+    parameters: Vector = {"used": 4, "gating": gating, "normalised": normalised, "scale": scale}
+    inputs, bias = {"logits": logits}, None
+    if groups > 1:
+        parameters |= {"groups": groups, "used_groups": used_groups}
+        inputs["bias"] = _floats(15, 20) * np.float32(0.0625)
+        bias = _weight(inputs["bias"])
+    routes = _ops(list(range(6))).route(logits, Routing(**parameters), bias)
+    return _vector("route", parameters, inputs, {"routes": routes})
 
 
-def _experts() -> Vector:
+def _linear_heads() -> Vector:
+    """Two heads, each with three rows of more than one chunk."""
+    raw, x = _floats(16, 2 * 3, CHUNK + 20), _floats(17, 2, 2 * (CHUNK + 20))
+    weight = Weight("weight", 0, (2, 3, CHUNK + 20), raw.view(np.uint8))
+    return _vector("linear_heads", {"heads": 2}, {"x": x, "weight": raw}, {"y": _ops([0, 1]).linear_heads(x, weight)})
+
+
+def _experts(activation: str = "silu", *, biases: bool = False) -> Vector:
     """Four experts, of which each row uses three, as the order of two sums can't show; widths are those of blocks."""
     count, used, rows, width, hidden = 4, 3, 5, 64, 32
     sizes = {"gate": (hidden, width), "up": (hidden, width), "down": (width, hidden)}
@@ -218,9 +253,29 @@ def _experts() -> Vector:
     x, logits = _floats(12, rows, width), _floats(13, rows, count)
     ops = _ops(list(range(rows)))
     routes = ops.route(logits, Routing(used))
-    y = ops.experts(x, routes, Experts(weights[0], weights[1], weights[2], "silu"))
-    parameters = {"experts": count, "used": used, "format": fmt.NAME, "ggml_type": fmt.TYPE_ID, "activation": "silu"}
-    return _vector("experts", parameters, {"x": x, "logits": logits, **raw}, {"routes": routes, "y": y})
+    added = {f"{name}_bias": _floats(100 + i, count, n) for i, (name, (n, _)) in enumerate(sizes.items())}
+    added = added if biases else {}
+    rows_of_floats = {name: Weight(name, 0, values.shape, values.view(np.uint8)) for name, values in added.items()}
+    y = ops.experts(x, routes, Experts(weights[0], weights[1], weights[2], activation, **rows_of_floats))
+    parameters = {
+        "experts": count,
+        "used": used,
+        "format": fmt.NAME,
+        "ggml_type": fmt.TYPE_ID,
+        "activation": activation,
+    }
+    return _vector("experts", parameters, {"x": x, "logits": logits, **raw, **added}, {"routes": routes, "y": y})
+
+
+def _short_conv(taps: int, *, bias: bool, activation: str) -> Vector:
+    """Rows of one sequence from its start on."""
+    rows, channels = 7, 20
+    x, weight, offsets = _floats(14, rows, channels), _floats(15, channels, taps), _floats(16, channels)
+    state = State(0, "short_conv", (taps - 1, channels))
+    ops = _ops(list(range(rows)), state)
+    y = ops.short_conv(x, _weight(weight), _weight(offsets) if bias else None, state, activation)
+    given = {"x": x, "weight": weight} | ({"bias": offsets} if bias else {})
+    return _vector("short_conv", {"taps": taps, "activation": activation}, given, {"y": y})
 
 
 def _random_bits() -> Vector:

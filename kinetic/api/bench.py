@@ -130,8 +130,7 @@ class Runner:
         return test.tokens / self.seconds(test)
 
     def _go_to(self, depth: int) -> None:
-        self._there = min(self._there, depth)
-        self._program.truncate(0, self._there)
+        self._there = self._program.truncate(0, min(self._there, depth))
         if self._there < depth:
             self._read(depth)
 

@@ -223,6 +223,6 @@ def _memory(facts: dict[str, Any], family: Family | None, context: int) -> dict[
     weights = sum(entry["bytes"] for entry in facts["format_mix"].values())
     if not family:
         return {"context": positions, "weights": weights, "keys_and_values": None, "total": None}
-    each = sum(2 * layer.kv_heads * layer.head_dim * KV_BYTES for layer in family.attention)
-    cache = -(-positions // KV_STEP) * KV_STEP * each
+    each = sum(layer.kv_heads * (layer.head_dim + layer.value_width) * KV_BYTES for layer in family.attention)
+    cache = -(-positions // KV_STEP) * KV_STEP * each + sum(4 * state.size for state in family.states)
     return {"context": positions, "weights": weights, "keys_and_values": cache, "total": weights + cache}

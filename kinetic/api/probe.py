@@ -19,7 +19,7 @@ import numpy as np
 
 from kinetic import rng, store
 from kinetic.backends import NAMES, open_backend, rope_tables
-from kinetic.backends.base import Attention, Forward, Weight
+from kinetic.backends.base import Attention, Forward, State, Weight
 from kinetic.bits import F32
 from kinetic.engine import Engine
 from kinetic.formats import RUNNABLE, Format, by_type
@@ -126,10 +126,11 @@ def run_operations(
     threads: int = 1,
     isa: str = "",
     progress: Callable[[str], None] | None = None,
+    states: Sequence[State] = (),
 ) -> list[F32]:
     """What a forward pass written with ``backends.base.Ops`` gives for each batch, every one on an empty cache."""
     with backend_environment(isa):
-        program = open_backend(device, threads=threads).load(forward, layers, progress)
+        program = open_backend(device, threads=threads).load(forward, layers, progress, None, states)
     try:
         found = []
         for batch in batches:
@@ -219,9 +220,10 @@ class Probe:
         """One pass: logits float32 [len(batch.outputs), V]."""
         return self._program.run(batch)
 
-    def forget(self, sequence: int = 0, length: int = 0) -> None:
-        """Forget the positions of a sequence from ``length`` on."""
-        self._program.truncate(sequence, length)
+    def forget(self, sequence: int = 0, length: int = 0) -> int:
+        """Forget the positions of a sequence from ``length`` on. Returns how many are left: recurrent models may have
+        to forget more."""
+        return self._program.truncate(sequence, length)
 
     def feed(self, tokens: Sequence[int], sizes: Iterable[int], start: int = 0, sequence: int = 0) -> Iterator[F32]:
         """Logits of all rows of ``tokens`` from position ``start`` on, in passes of ``sizes`` (the last repeats)."""

@@ -57,12 +57,14 @@ class Weight(NamedTuple):
 class Rope:
     """Rotary position embedding: ``frequencies`` float64 [rotated width / 2], radians a position.
 
-    ``interleaved``: pairs are (0, 1), (2, 3)...; otherwise (i, i + half).
+    ``interleaved``: pairs are (0, 1), (2, 3)...; otherwise (i, i + half). ``first`` elements of each head come before
+    the rotated ones.
     """
 
     frequencies: tuple[float, ...]
     interleaved: bool
     magnitude: float = 1.0
+    first: int = 0
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ class Attention:
 
     Not ``causal``, a row also sees the keys behind its own: all of its sequence, or with a ``window`` those at most
     ``window // 2`` positions away to either side. All rows of a sequence must then be in one batch (``Batch``).
+
+    ``value_dim`` is the width of a value head where it is not that of a query and a key head; 0: it is.
     """
 
     layer: int
@@ -80,6 +84,12 @@ class Attention:
     scale: float
     window: int = 0
     causal: bool = True
+    value_dim: int = 0
+
+    @property
+    def value_width(self) -> int:
+        """Elements of a value head."""
+        return self.value_dim or self.head_dim
 
 
 @dataclass(frozen=True)
@@ -101,22 +111,32 @@ class State:
 
 @dataclass(frozen=True)
 class Routing:
-    """How a row finds its ``used`` experts. ``gating`` is 'softmax' or 'sigmoid'; their weights are divided by their
-    sum if ``normalised``, then multiplied by ``scale``."""
+    """How a row finds its ``used`` experts. ``gating`` is 'softmax', 'sigmoid' or 'softmax_chosen', which is taken
+    over the chosen ones only; their weights are divided by their sum if ``normalised``, then multiplied by ``scale``.
+
+    With ``groups`` above 1 experts lie in so many groups of the same size, and only those of the ``used_groups`` best
+    are chosen from.
+    """
 
     used: int
     gating: str = "softmax"
     normalised: bool = True
     scale: float = 1.0
+    groups: int = 1
+    used_groups: int = 1
 
 
 class Experts(NamedTuple):
-    """Gated feed-forward blocks of X experts: ``gate`` and ``up`` [X, F, K], ``down`` [X, N, F]."""
+    """Gated feed-forward blocks of X experts: ``gate`` and ``up`` [X, F, K], ``down`` [X, N, F], and biases of their
+    rows, [X, F], [X, F] and [X, N], where there are any."""
 
     gate: Weight
     up: Weight
     down: Weight
     activation: str
+    gate_bias: Weight | None = None
+    up_bias: Weight | None = None
+    down_bias: Weight | None = None
 
 
 class Ops(Protocol):
@@ -143,6 +163,18 @@ class Ops(Protocol):
     def linear(self, x: Array, weight: Weight, bias: Weight | None = None) -> Array:
         """``x`` [T, K] times ``weight`` [N, K] transposed, plus ``bias`` [N]: [T, N]."""
 
+    def linear_heads(self, x: Array, weight: Weight) -> Array:
+        """Each head of ``x`` [T, H * K] times its own matrix of ``weight`` [H, N, K] transposed: [T, H * N]."""
+
+    def cut(self, x: Array, heads: int, first: int, count: int) -> Array:
+        """Elements ``first`` to ``first + count`` of each head of ``x`` [T, heads * width]: [T, heads * count]."""
+
+    def join(self, x: Array, y: Array, heads: int, shared: bool = False) -> Array:
+        """Each head of ``x`` [T, heads * A] and, behind it, that of ``y`` [T, heads * B]: [T, heads * (A + B)].
+
+        ``shared``: ``y`` is [T, B], the same for every head.
+        """
+
     def add(self, x: Array, y: Array) -> Array:
         """``x + y``."""
 
@@ -153,10 +185,13 @@ class Ops(Protocol):
         """``act(x)`` with ``activation`` one of ``ACTIVATIONS``."""
 
     def gated(self, gate: Array, up: Array, activation: str) -> Array:
-        """``act(gate) * up`` with ``activation`` one of ``ACTIVATIONS``."""
+        """``act(gate) * up`` with ``activation`` one of ``ACTIVATIONS``, or 'swiglu_oai', a rule for both sides."""
 
-    def route(self, logits: Array, routing: Routing) -> Array:
-        """Of ``logits`` [T, X] the experts chosen, best first, as exact numbers, then their weights: [T, 2 * used]."""
+    def route(self, logits: Array, routing: Routing, bias: Weight | None = None) -> Array:
+        """Of ``logits`` [T, X] the experts chosen, best first, as exact numbers, then their weights: [T, 2 * used].
+
+        ``bias`` [X] is added to what experts are chosen by, not to what they weigh.
+        """
 
     def experts(self, x: Array, routes: Array, experts: Experts) -> Array:
         """What the experts of ``routes`` make of ``x`` [T, K], times their weights, added in that order: [T, N]."""
@@ -164,8 +199,12 @@ class Ops(Protocol):
     def rope(self, x: Array, rope: Rope, head_dim: int) -> Array:
         """Rotate each head of ``x`` [T, heads * head_dim] by its row's position."""
 
-    def attend(self, q: Array, k: Array, v: Array, spec: Attention) -> Array:
-        """Store k, v [T, G * D] at the rows' positions, then attend with q [T, H * D]: [T, H * D]."""
+    def attend(self, q: Array, k: Array, v: Array, spec: Attention, sinks: Weight | None = None) -> Array:
+        """Store k [T, G * D] and v [T, G * value width] at the rows' positions, then attend with q [T, H * D]:
+        [T, H * value width].
+
+        ``sinks`` [H] holds for each head the score of one key more, which every row sees and which has no value.
+        """
 
     def short_conv(self, x: Array, weight: Weight, bias: Weight | None, state: State, activation: str) -> Array:
         """Causal convolution of each channel over the tokens of its sequence, x [T, C] -> [T, C].
@@ -198,7 +237,7 @@ Forward = Callable[[Ops], Array]
 class Snapshot:
     """All that a sequence of ``length`` positions is: plain arrays, whatever device they came from.
 
-    ``keys`` and ``values`` are float16 [length, G, D] by layer, ``states`` float32 of the state's shape.
+    ``keys`` and ``values`` are float16 [length, G, their width] by layer, ``states`` float32 of the state's shape.
     """
 
     length: int

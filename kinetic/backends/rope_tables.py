@@ -78,8 +78,14 @@ class Yarn:
 
 def yarn_magnitude(factor: float, attention_factor: float = 1.0) -> float:
     """``attention_factor * (1 + ln(factor) / 10)``, without the logarithm for factors up to 1. Rounded once."""
-    raised = _DIGITS.divide(_DIGITS.ln(Decimal(max(factor, 1.0))), Decimal(10))
-    return float(_DIGITS.multiply(Decimal(attention_factor), _DIGITS.add(Decimal(1), raised)))
+    tenth = _DIGITS.divide(_DIGITS.ln(Decimal(max(factor, 1.0))), Decimal(10))
+    return float(_DIGITS.multiply(Decimal(attention_factor), _DIGITS.add(Decimal(1), tenth)))
+
+
+def raised(factor: float, multiplier: float, attention_factor: float = 1.0) -> float:
+    """``attention_factor * (1 + multiplier * ln(factor))``. Rounded once."""
+    part = _DIGITS.multiply(Decimal(multiplier), _DIGITS.ln(Decimal(factor)))
+    return float(_DIGITS.multiply(Decimal(attention_factor), _DIGITS.add(Decimal(1), part)))
 
 
 def frequencies(

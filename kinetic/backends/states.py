@@ -5,7 +5,7 @@ One piece of memory for each sequence holds all of its states, one after another
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -57,6 +57,7 @@ class StateStore:
         self._memory: dict[int, U8] = {}
         self._lengths: dict[int, int] = {}
         self._marks: dict[int, list[_Mark]] = {}
+        self._spare: list[U8] = []  # at most as many pieces as one sequence has marks
 
     # ---- memory
 
@@ -67,10 +68,18 @@ class StateStore:
         return self._offsets[state]
 
     def memory(self, sequence: int) -> U8:
-        """All states of a sequence, uint8 [size]; zeros if it has none yet."""
+        """All states of a sequence, uint8 [size]; anything before it has started."""
         if sequence not in self._memory:
-            self._memory[sequence] = self._allocate(self.size)
+            self._memory[sequence] = self._take()
         return self._memory[sequence]
+
+    def _take(self) -> U8:
+        """Memory that may have been another sequence's or a mark's."""
+        return self._spare.pop() if self._spare else self._allocate(self.size)
+
+    def _give_back(self, memory: Iterable[U8]) -> None:
+        self._spare += memory
+        del self._spare[self.most_marks :]
 
     def view(self, sequence: int, state: State) -> F32:
         """One state, float32 of its shape, to read and to write."""
@@ -107,7 +116,7 @@ class StateStore:
         return ends
 
     def _start(self, sequence: int) -> None:
-        self._marks.pop(sequence, None)
+        self._drop(self._marks.get(sequence, []), 0, self.most_marks)
         if self.states:
             self.memory(sequence)[:] = 0
 
@@ -123,9 +132,15 @@ class StateStore:
         marks = self._marks.setdefault(sequence, [])
         if not self.states or length == 0 or (marks and marks[-1].length == length):
             return
-        marks.append(_Mark(length, self.memory(sequence).copy()))
-        if len(marks) > self.most_marks:
-            del marks[_superfluous([mark.length for mark in marks])]
+        if len(marks) == self.most_marks:
+            self._drop(marks, _superfluous([mark.length for mark in marks] + [length]))
+        copy = self._take()
+        copy[:] = self.memory(sequence)
+        marks.append(_Mark(length, copy))
+
+    def _drop(self, marks: list[_Mark], first: int, count: int = 1) -> None:
+        self._give_back(mark.memory for mark in marks[first : first + count])
+        del marks[first : first + count]
 
     def truncate(self, sequence: int, length: int) -> int:
         """See ``base.Program.truncate``."""
@@ -135,27 +150,33 @@ class StateStore:
         if not self.states and length > 0:
             self._lengths[sequence] = min(max(now, 0), length)
             return self._lengths[sequence]
-        marks = [mark for mark in self._marks.get(sequence, []) if mark.length <= length]
+        marks = self._marks.get(sequence, [])
+        usable = sum(mark.length <= length for mark in marks)  # exact: integers
+        self._drop(marks, usable, len(marks))
         if not marks:
             self.forget(sequence)
             return 0
-        self._marks[sequence] = marks
         self.memory(sequence)[:] = marks[-1].memory
         self._lengths[sequence] = marks[-1].length
         return marks[-1].length
 
     def forget(self, sequence: int) -> None:
-        for kept in (self._memory, self._lengths, self._marks):
-            kept.pop(sequence, None)
+        """All that is known of it."""
+        self._drop(self._marks.pop(sequence, []), 0, self.most_marks)
+        self._lengths.pop(sequence, None)
+        if sequence in self._memory:
+            self._give_back([self._memory.pop(sequence)])
 
     # ---- snapshots
 
     def copies(self, sequence: int) -> dict[State, F32]:
         """Copies of all states of a sequence."""
+        if self.length(sequence) == 0:
+            return {state: np.zeros(state.shape, np.float32) for state in self.states}
         return {state: self.view(sequence, state).copy() for state in self.states}
 
     def put(self, sequence: int, length: int, states: Mapping[State, F32]) -> None:
-        """Make the sequence stand at ``length`` with these states. Raises KineticError if they are not this model's."""
+        """Makes the sequence stand at ``length`` with these states; KineticError if they are of another model."""
         if set(states) != set(self.states) or any(states[s].shape != s.shape for s in self.states):
             raise KineticError("this snapshot was taken of a model with other states", name="WRONG_SNAPSHOT")
         self.forget(sequence)
@@ -176,8 +197,8 @@ def _superfluous(lengths: list[int]) -> int:
 
 def check_snapshot(snapshot: Snapshot, layers: Sequence[Attention]) -> None:
     """Raises KineticError if the keys and values are not those of these layers."""
-    for kept in (snapshot.keys, snapshot.values):
-        for spec in layers:
-            shape = (snapshot.length, spec.kv_heads, spec.head_dim)
+    for spec in layers:
+        for kept, width in ((snapshot.keys, spec.head_dim), (snapshot.values, spec.value_width)):
+            shape = (snapshot.length, spec.kv_heads, width)
             if spec.layer not in kept or kept[spec.layer].shape != shape:
                 raise KineticError("this snapshot was taken of a model with other layers", name="WRONG_SNAPSHOT")

@@ -18,7 +18,7 @@ def grouped_query(
 ) -> Array:
     """x [T, E] -> [T, E] after the output projection. Without ``rope`` nothing is rotated.
 
-    ``prefix`` is 'blk.N.'. Biases are used where the file has them; with ``norm_eps`` queries and keys are
+    ``prefix`` is 'blk.N.'. Biases and sinks are used where the file has them; with ``norm_eps`` queries and keys are
     RMS-normed before rotation, or after it (``norm_last``): each head, or the whole row, as wide as the weights are.
     """
     q, k, v = (project(ops, weights, f"{prefix}attn_{name}", x) for name in "qkv")
@@ -29,7 +29,8 @@ def grouped_query(
         y = y if rope is None else ops.rope(y, rope, spec.head_dim)
         return ops.rms_norm(y, weights[f"{prefix}{name}.weight"], norm_eps) if norm_last and norm_eps is not None else y
 
-    attended = ops.attend(turned(q, "attn_q_norm"), turned(k, "attn_k_norm"), v, spec)
+    sinks = weights.get(f"{prefix}attn_sinks.weight")
+    attended = ops.attend(turned(q, "attn_q_norm"), turned(k, "attn_k_norm"), v, spec, sinks)
     return project(ops, weights, f"{prefix}attn_output", attended)
 
 

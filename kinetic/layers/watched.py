@@ -54,6 +54,9 @@ class Nudged(_Changed):
     def linear(self, x: Array, weight: Weight, bias: Weight | None = None) -> Array:
         return self._ops.linear(self._ops.scale(x, NUDGE), weight, bias)
 
+    def linear_heads(self, x: Array, weight: Weight) -> Array:
+        return self._ops.linear_heads(self._ops.scale(x, NUDGE), weight)
+
     def experts(self, x: Array, routes: Array, experts: Experts) -> Array:
         return self._ops.experts(self._ops.scale(x, NUDGE), routes, experts)
 

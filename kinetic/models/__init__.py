@@ -16,13 +16,17 @@ if TYPE_CHECKING:
 
 ARCHITECTURES = (
     "bert",
+    "deepseek2",
     "ernie4_5",
     "exaone4",
     "gemma-embedding",
     "gemma3",
+    "gpt-oss",
     "granite",
     "granitemoe",
     "hunyuan-dense",
+    "lfm2",
+    "lfm2moe",
     "llama",
     "nomic-bert",
     "olmo2",

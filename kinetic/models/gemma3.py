@@ -11,7 +11,8 @@ from kinetic.layers.attention import grouped_query
 from kinetic.layers.head import logits
 from kinetic.layers.mlp import gated_mlp
 from kinetic.models.family import Family, expect_no_others, expect_shapes, optional, rotary
-from kinetic.models.settings import Dense, linear_rope_factor, read_dense
+from kinetic.models.rope_settings import linear_rope_factor
+from kinetic.models.settings import Dense, read_dense
 
 if TYPE_CHECKING:
     from kinetic.gguf import Gguf

@@ -11,7 +11,8 @@ from kinetic.layers.block import normed_around
 from kinetic.models.attention_settings import sliding_windows
 from kinetic.models.encoders import both_ways
 from kinetic.models.family import Embedding, Family, rotary
-from kinetic.models.settings import linear_rope_factor, read_dense
+from kinetic.models.rope_settings import linear_rope_factor
+from kinetic.models.settings import read_dense
 from kinetic.models.shapes import blocks, check, head_norms
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kinetic.backends.base import Rope
 from kinetic.backends.rope_tables import Yarn, yarn_magnitude
 from kinetic.models.family import refuse, rotary
-from kinetic.models.settings import MAX_CONTEXT, Dense, rope_factor
+from kinetic.models.settings import MAX_CONTEXT, Dense
 
 if TYPE_CHECKING:
     from kinetic.gguf import Gguf
@@ -72,3 +72,21 @@ def _expect_usual_bounds(gguf: Gguf, architecture: str) -> None:
         key = f"{architecture}.rope.scaling.{name}"
         if (value := gguf.get(key, "float", usual)) != usual:
             raise refuse("UNSUPPORTED_ROPE", f"'{key}' is {value}; this build knows only {usual}")
+
+
+def linear_rope_factor(gguf: Gguf, architecture: str) -> float:
+    """What positions are divided by. Refuses the scalings that this build does not compute."""
+    kind = gguf.get(f"{architecture}.rope.scaling.type", "str", "linear")
+    if kind not in ("none", "linear"):
+        raise refuse("UNSUPPORTED_ROPE", f"rope scaling '{kind}' is not supported by this build")
+    factor = rope_factor(gguf, architecture)
+    return 1.0 if kind == "none" else factor
+
+
+def rope_factor(gguf: Gguf, architecture: str) -> float:
+    """How many times longer than it was made for a context may be; 1 where the file does not say."""
+    factor: float = gguf.get(f"{architecture}.rope.scaling.factor", "float", 0.0)
+    factor = factor or gguf.get(f"{architecture}.rope.scale_linear", "float", 0.0) or 1.0
+    if not (math.isfinite(factor) and factor > 0):
+        raise refuse("BAD_SETTING", f"the rope scaling factor is {factor}; it must be a positive number")
+    return factor

@@ -18,6 +18,7 @@ MAX_LAYERS = 4096
 MAX_CONTEXT = 1 << 20
 """Angles of rotary positions are reduced exactly below 2^20 (rope_tables.sin_cos)."""
 MAX_WIDTH = 1 << 20
+RMS_EPS = "layer_norm_rms_epsilon"
 
 
 @dataclass(frozen=True)
@@ -43,18 +44,21 @@ class Dense:
         return tuple(Attention(i, *shape, windows[i] if windows else 0) for i in range(self.layers))
 
 
-def read_dense(gguf: Gguf, architecture: str, *, eps: str = "layer_norm_rms_epsilon") -> Dense:
+def read_dense(
+    gguf: Gguf, architecture: str, *, eps: str = RMS_EPS, gaps: bool = False, values_apart: bool = False
+) -> Dense:
     """The settings under ``architecture.*``; raises UnsupportedModel with the offending key.
 
-    ``eps`` names the setting of its norms under ``attention.``.
+    ``eps`` is the setting of its norms. ``gaps``: layers may be without attention, and say so by 0 key/value heads
+    (``attending``). ``values_apart``: value heads may have a width of their own, which the family looks after.
     """
     layers = _positive(gguf, f"{architecture}.block_count", MAX_LAYERS)
     width = _positive(gguf, f"{architecture}.embedding_length", MAX_WIDTH)
     heads = _positive(gguf, f"{architecture}.attention.head_count", 1 << 16)
-    kv_heads = uniform(gguf, f"{architecture}.attention.head_count_kv", layers, heads)
+    kv_heads = uniform(gguf, f"{architecture}.attention.head_count_kv", layers, heads, gaps=gaps)
     head_dim = optional_setting(gguf, f"{architecture}.attention.key_length", 0) or _share(width, heads, architecture)
     value_dim = optional_setting(gguf, f"{architecture}.attention.value_length", head_dim)
-    if value_dim != head_dim:
+    if value_dim != head_dim and not values_apart:
         raise refuse("UNSUPPORTED_HEADS", f"value heads of width {value_dim} beside key heads of {head_dim}")
     if kv_heads > heads or heads % kv_heads:
         raise refuse("BAD_HEAD_COUNT", f"{heads} query heads cannot share {kv_heads} key/value heads")
@@ -103,16 +107,29 @@ def _in_range(key: str, value: int, maximum: int) -> int:
     return value
 
 
-def uniform(gguf: Gguf, key: str, layers: int, default: int) -> int:
-    """A number that may be given once or per layer. This build needs it equal in every layer."""
-    value = gguf.metadata.get(key, default)
-    values = [value] if isinstance(value, (int, float, str)) else list(value)
-    whole = all(type(item) is int for item in values)  # int() would take "1" and 1.5 as well
-    if not whole or not values or (len(values) > 1 and len(values) < layers):
-        raise refuse("BAD_SETTING", f"'{key}' must be a whole number, or one for each of the {layers} layers")
-    if len(set(values)) != 1:
+def uniform(gguf: Gguf, key: str, layers: int, default: int, *, gaps: bool = False) -> int:
+    """A number that may be given once or per layer. This build needs it equal in every layer, but for ``gaps`` of 0."""
+    found = set(per_layer(gguf, key, layers, default))
+    found -= {0} if gaps and len(found) > 1 else set()
+    if len(found) != 1:
         raise refuse("UNSUPPORTED_LAYERS", f"'{key}' differs between layers, which this architecture does not use")
-    return _in_range(key, int(values[0]), MAX_WIDTH)
+    return _in_range(key, found.pop(), MAX_WIDTH)
+
+
+def per_layer(gguf: Gguf, key: str, layers: int, default: int) -> list[int]:
+    """A number that may be given once or per layer, for each layer."""
+    value = gguf.metadata.get(key, default)
+    values = [value] * layers if isinstance(value, (int, float, str)) else list(value)
+    values = values * layers if len(values) == 1 else values
+    whole = [item for item in values if type(item) is int]  # int() would take "1" and 1.5 as well
+    if len(whole) != len(values) or len(values) < layers:
+        raise refuse("BAD_SETTING", f"'{key}' must be a whole number, or one for each of the {layers} layers")
+    return whole[:layers]
+
+
+def attending(gguf: Gguf, architecture: str, d: Dense) -> tuple[bool, ...]:
+    """Which layers attend: those with heads for keys and values."""
+    return tuple(n != 0 for n in per_layer(gguf, f"{architecture}.attention.head_count_kv", d.layers, d.kv_heads))
 
 
 def _rope_base(gguf: Gguf, key: str) -> float:
@@ -129,21 +146,3 @@ def _vocabulary(gguf: Gguf, rows: int) -> int:
             "VOCABULARY_SIZE", f"the tokenizer has {len(tokens)} entries but 'token_embd.weight' has {rows} rows"
         )
     return rows
-
-
-def linear_rope_factor(gguf: Gguf, architecture: str) -> float:
-    """What positions are divided by. Refuses the scalings that this build does not compute."""
-    kind = gguf.get(f"{architecture}.rope.scaling.type", "str", "linear")
-    if kind not in ("none", "linear"):
-        raise refuse("UNSUPPORTED_ROPE", f"rope scaling '{kind}' is not supported by this build")
-    factor = rope_factor(gguf, architecture)
-    return 1.0 if kind == "none" else factor
-
-
-def rope_factor(gguf: Gguf, architecture: str) -> float:
-    """How many times longer than it was made for a context may be; 1 where the file does not say."""
-    factor: float = gguf.get(f"{architecture}.rope.scaling.factor", "float", 0.0)
-    factor = factor or gguf.get(f"{architecture}.rope.scale_linear", "float", 0.0) or 1.0
-    if not (math.isfinite(factor) and factor > 0):
-        raise refuse("BAD_SETTING", f"the rope scaling factor is {factor}; it must be a positive number")
-    return factor

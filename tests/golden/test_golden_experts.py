@@ -35,7 +35,7 @@ class Float32Cache(ops.Cache):
         self.keys[position], self.values[position] = key, value
 
 
-@pytest.mark.parametrize("name", ["mixtral", "qwen3moe", "granitemoe"])
+@pytest.mark.parametrize("name", ["mixtral", "qwen3moe", "granitemoe", "lfm2moe"])
 def test_logits(golden, name, monkeypatch):
     monkeypatch.setattr(ops, "Cache", Float32Cache)
     folder = golden / "archs" / name
@@ -43,7 +43,7 @@ def test_logits(golden, name, monkeypatch):
     greedy = json.loads((folder / "greedy.json").read_text())["greedy"]
     with open_model_file(folder / "model.gguf") as file:
         family = models.build(file.gguf, file.weights)
-        with loaded(family.forward, family.attention, "reference") as program:
+        with loaded(family.forward, family.attention, "reference", states=family.states) as program:
             rows = feed(program, [*tokens, *greedy["ids"][:-1]], [1000])
     difference = float(np.abs(rows[: len(tokens)] - np.load(folder / "logits.npy")).max())
     print(f"{name}: {difference:.2e}")
@@ -54,7 +54,7 @@ def test_logits(golden, name, monkeypatch):
     assert sum(decided) >= 18
 
 
-@pytest.mark.parametrize("name", ["mixtral", "qwen3moe", "granitemoe"])
+@pytest.mark.parametrize("name", ["mixtral", "qwen3moe", "granitemoe", "lfm2moe"])
 def test_the_cpu_gives_the_same(golden, name):
     """Keys and values in float16 on both."""
     folder = golden / "archs" / name
@@ -63,6 +63,6 @@ def test_the_cpu_gives_the_same(golden, name):
         family = models.build(file.gguf, file.weights)
         rows = []
         for backend in ("reference", "cpu"):
-            with loaded(family.forward, family.attention, backend) as program:
+            with loaded(family.forward, family.attention, backend, states=family.states) as program:
                 rows.append(feed(program, tokens[:28], [9, 1, 1, 17]))
     assert_same(rows[1], rows[0])

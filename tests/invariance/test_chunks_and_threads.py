@@ -14,6 +14,7 @@ from kinetic.loader import open_model_file
 from kinetic.types import Batch
 from tests.support.backends import assert_same
 from tests.support.tiny_models import write_tiny_gemma3
+from tests.support.tiny_recurrent import RECURRENT
 from tests.support.whole_models import LENGTH, feed, program_of, prompt_then_decode, tokens_of
 
 CHUNKINGS = {
@@ -131,8 +132,9 @@ def test_truncate_and_grow_again(tiny, length):
     """What was forgotten leaves no trace, in the same page or in one given back."""
     with program_of(tiny.file, threads=2) as program:
         feed(program, tiny.tokens[:length] + tokens_of(103, 20), [64])
-        program.truncate(0, length)
-        assert_same(feed(program, tiny.tokens[length:], [50], start=length), tiny.expected[length:])
+        kept = program.truncate(0, length)
+        assert kept == length or (kept == 0 and tiny.name in RECURRENT)
+        assert_same(feed(program, tiny.tokens[kept:], [50], start=kept), tiny.expected[kept:])
 
 
 def test_memory_full_of_nan(tiny, monkeypatch):

@@ -34,60 +34,97 @@ SHAPES = [
     Attention(0, 2, 1, 256, 0.0625, 100),
     Attention(0, 5, 5, 20, 0.2, 31),
     Attention(0, 2, 2, 8, 1.7, 300),
+    Attention(0, 4, 4, 32, 0.2, 0, 24),
+    Attention(0, 17, 1, 40, 0.3, 100, 32),
+    Attention(0, 3, 3, 20, 0.2, 31, 70),
+]
+"""The last three have values of another width than keys."""
+
+SINKS = [
+    Attention(0, 4, 2, 16, 0.25, 64),
+    Attention(0, 34, 2, 40, 0.3, 0, 24),
+    Attention(0, 5, 5, 20, 0.2, 257),
 ]
 
 
 def shape_id(spec):
-    return f"{spec.heads}q{spec.kv_heads}kv{spec.head_dim}w{spec.window}"
+    return f"{spec.heads}q{spec.kv_heads}kv{spec.head_dim}w{spec.window}v{spec.value_width}"
 
 
 def widths(spec):
-    return spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+    return spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim, spec.kv_heads * spec.value_width
 
 
 def drawn(spec, rows, seed=80, spread=1.0):
     """Rows of queries, keys and values side by side."""
-    q, kv = widths(spec)
-    return normals(seed, rows, q + 2 * kv) * np.float32(spread)
+    return normals(seed, rows, sum(widths(spec))) * np.float32(spread)
 
 
 def picked(ops, x, spec):
     """Queries, keys and values of a row, by products with parts of the unit matrix."""
-    q, kv = widths(spec)
-    one = np.eye(q + 2 * kv, dtype=np.float32)
-    parts = (one[:q], one[q : q + kv], one[q + kv :])
+    q, k, v = widths(spec)
+    one = np.eye(q + k + v, dtype=np.float32)
+    parts = (one[:q], one[q : q + k], one[q + k :])
     return [ops.linear(x, float_weight(name, part)) for name, part in zip("qkv", parts, strict=True)]
 
 
-def attention(values, spec):
+def attention(values, spec, sinks=None):
+    weight = None if sinks is None else float_weight("sinks", sinks)
+
     def forward(ops):
-        return ops.outputs(ops.attend(*picked(ops, inputs(ops, values), spec), spec))
+        return ops.outputs(ops.attend(*picked(ops, inputs(ops, values), spec), spec, weight))
 
     return forward
 
 
 def split(values, spec):
-    q, kv = widths(spec)
-    shape = (len(values), spec.kv_heads, spec.head_dim)
+    q, k, _ = widths(spec)
     queries = values[:, :q].reshape(len(values), spec.heads, spec.head_dim)
-    keys, weights = values[:, q : q + kv].reshape(shape), values[:, q + kv :].reshape(shape)
+    keys = values[:, q : q + k].reshape(len(values), spec.kv_heads, spec.head_dim)
+    weights = values[:, q + k :].reshape(len(values), spec.kv_heads, spec.value_width)
     return queries, f32_to_f16(keys), f32_to_f16(weights)
 
 
-def expected_at(values, spec, position):
+def expected_at(values, spec, position, sinks=None):
     """The reference for one row, from the keys and values before it as they are stored."""
     q, k, v = split(values, spec)
-    return attend_row(q[position], k[: position + 1], v[: position + 1], position, spec).reshape(-1)
+    return attend_row(q[position], k[: position + 1], v[: position + 1], position, spec, sinks).reshape(-1)
 
 
 @pytest.mark.parametrize("spec", SHAPES, ids=shape_id)
 def test_shapes_and_windows(spec):
+    check_in_pieces(spec)
+
+
+@pytest.mark.parametrize("spec", SINKS, ids=shape_id)
+def test_sinks(spec):
+    """Near the scores, far above them, far below, and none at all; also of rows whose chunks are computed apart."""
+    sinks = normals(90, 1, spec.heads)[0] * np.float32(2)
+    sinks[:3] = 200, -200, -np.inf
+    check_in_pieces(spec, sinks)
+
+
+def test_a_sink_is_a_key_without_a_value():
+    """In plain terms: it takes its share of the weights, and the rest go to the values."""
+    spec, sinks = Attention(0, 2, 1, 16, 0.25, 0, 8), np.array([0.5, -1.0], np.float32)
+    values = drawn(spec, 40, seed=91)
+    found = run(attention(values, spec, sinks), rows_of(40), (spec,)).reshape(40, 2, 8)
+    q, k, v = (part.astype(np.float64) for part in split(values, spec))
+    for position in (0, 7, 39):
+        for head in range(2):
+            scores = np.append(k[: position + 1, 0] @ q[position, head] * spec.scale, sinks[head])
+            weights = np.exp(scores - scores.max())
+            plain = weights[:-1] @ v[: position + 1, 0] / weights.sum()
+            assert np.abs(found[position, head] - plain).max() < 1e-5
+
+
+def check_in_pieces(spec, sinks=None):
     """One long batch, then the same rows fed in pieces whose edges lie around tiles and chunks."""
     values = drawn(spec, LENGTH)
-    expected = np.stack([expected_at(values, spec, position) for position in POSITIONS])
+    expected = np.stack([expected_at(values, spec, position, sinks) for position in POSITIONS])
     for threads, pieces in ((3, (LENGTH,)), (1, (1, 2, 13, 16, 223, 1, 1, 1, 254, LENGTH))):
         found = []
-        with loaded(attention(values, spec), (spec,), threads=threads) as program:
+        with loaded(attention(values, spec, sinks), (spec,), threads=threads) as program:
             start = 0
             for size in pieces:
                 found.append(program.run(rows(start, min(LENGTH, start + size))))

@@ -144,7 +144,7 @@ def test_what_is_seen():
 @pytest.mark.parametrize("window", [0, 6])
 def test_sequences_beside_each_other(window):
     """Each has the bits that it has alone, by either definition; keys that another left behind are not seen."""
-    spec = Attention(0, 6, 2, 16, 0.25, window, causal=False)
+    spec = Attention(0, 3, 1, 8, 0.25, window, causal=False)
     values = drawn(spec, sum(LENGTHS), seed=81)
     forward, everything = attention(values, spec), range(sum(LENGTHS))
     found = run_both(forward, (spec,), batch_of(LENGTHS, everything), threads=3)

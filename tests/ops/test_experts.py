@@ -120,16 +120,40 @@ def test_two_mixtures_of_the_same_memory():
             assert_same(program.run(replace(rows_of(40), outputs=wanted)), expected[list(wanted)])
 
 
+@pytest.mark.parametrize("kinds", ["Q4_0", "F32", "down as floats", "inputs as floats"])
+@pytest.mark.parametrize("activation", ["swiglu_oai", "silu"])
+def test_biases(kinds, activation):
+    """Of all three products; widths that leave the last group of columns short, where floats allow it."""
+    hidden, out = (72, 50) if kinds == "F32" else (96, 80)
+    plain = mixture(KINDS[kinds], hidden=hidden, out=out, activation=activation)
+    spreads = {"gate_bias": (hidden, 3), "up_bias": (hidden, 5), "down_bias": (out, 2)}
+    biases = {
+        name: float_weight(name, normals(30 + spread, 7, length) * np.float32(spread))
+        for name, (length, spread) in spreads.items()
+    }
+    found = check_row_counts(passing(plain._replace(**biases), Routing(3), 33), 33, (1, 2, 9, 16, 17, 33), 3)
+    for name in biases:  # each has an effect of its own
+        without = run(passing(plain._replace(**biases | {name: None}), Routing(3), 33), rows_of(33))
+        assert (without != found).mean() > 0.9
+
+
 # --- routing ---
 
 
-def routes_of(logits, routing, backend):
+def routes_of(logits, routing, backend, bias=None):
     """What a backend makes of ``logits`` [T, X]."""
     logits = np.asarray(logits, np.float32)
-    return run(lambda ops: ops.route(inputs(ops, logits), routing), rows_of(len(logits)), backend=backend)
+    weight = None if bias is None else float_weight("bias", bias)
+    return run(lambda ops: ops.route(inputs(ops, logits), routing, weight), rows_of(len(logits)), backend=backend)
 
 
-@pytest.mark.parametrize("gating", ["softmax", "sigmoid"])
+def routes_of_both(logits, routing, bias=None):
+    found = routes_of(logits, routing, "cpu", bias)
+    assert_same(found, routes_of(logits, routing, "reference", bias))
+    return found
+
+
+@pytest.mark.parametrize("gating", ["softmax", "sigmoid", "softmax_chosen"])
 @pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 128, 250])
 def test_numbers_of_experts(gating, count):
     logits = normals(3, 20, count) * np.float32(3)
@@ -154,15 +178,59 @@ def test_against_plain_softmax():
         assert np.abs(result[3:] - 2 * weights).max() < 1e-6
 
 
+def test_softmax_of_the_chosen():
+    logits = normals(9, 50, 12).astype(np.float64) * 3
+    found = routes_of_both(logits, Routing(4, "softmax_chosen", normalised=False))
+    for result, values in zip(found, logits, strict=True):
+        chosen = sorted(range(12), key=lambda e: (-np.float32(values[e]), e))[:4]
+        weights = np.exp(values[chosen] - values.max())
+        assert result[:4].tolist() == chosen
+        assert np.abs(result[4:] - weights / weights.sum()).max() < 1e-6
+
+
+@pytest.mark.parametrize("gating", ["softmax", "sigmoid", "softmax_chosen"])
+def test_bias_of_the_choice(gating):
+    """It decides who is chosen, and no weight shows it."""
+    logits, bias = normals(40, 33, 9), np.zeros(9, np.float32)
+    bias[[3, 7]] = 50, 40
+    found = routes_of_both(logits, Routing(3, gating, normalised=False), bias)
+    assert (found[:, :2] == [3, 7]).all()
+    plain = routes_of_both(logits, Routing(9, gating, normalised=False))
+    by_expert = np.take_along_axis(plain[:, 9:], np.argsort(plain[:, :9], axis=1), axis=1)
+    if gating == "softmax_chosen":
+        assert np.abs(found[:, 3:].sum(axis=1) - 1).max() < 1e-6
+    else:
+        assert_same(found[:, 3:].copy(), np.take_along_axis(by_expert, found[:, :3].astype(int), axis=1))
+
+
 @pytest.mark.parametrize("gating", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("groups, used_groups, used", [(4, 2, 3), (2, 1, 6), (12, 5, 8), (6, 6, 2)])
+def test_groups(gating, groups, used_groups, used):
+    """Only experts of the groups with the best two are chosen; ties go to the lower numbers."""
+    logits, bias = normals(41, 60, 24), normals(42, 1, 24)[0] * np.float32(0.3)
+    logits[10:20] = np.round(logits[10:20])
+    routing = Routing(used, gating, True, 2.5, groups, used_groups)
+    assert_same(routes_of_both(logits, routing), route(logits, routing))
+    found = routes_of_both(logits, routing, bias)
+    values = route(logits, Routing(24, gating, normalised=False))
+    for row, result in zip(values, found, strict=True):
+        keys = np.zeros(24)
+        keys[row[:24].astype(int)] = row[24:] + bias[row[:24].astype(int)]
+        best = np.sort(keys.astype(np.float32).reshape(groups, -1), axis=1)[:, -2:]
+        kept = sorted(range(groups), key=lambda g: (-(best[g, 0] + best[g, 1]), g))[:used_groups]
+        allowed = [e for e in range(24) if e // (24 // groups) in kept]
+        assert result[:used].tolist() == sorted(allowed, key=lambda e: (-np.float32(keys[e]), e))[:used]
+
+
+@pytest.mark.parametrize("gating", ["softmax", "sigmoid", "softmax_chosen"])
 @pytest.mark.parametrize("normalised", [True, False])
 def test_any_floats(gating, normalised):
     """NaNs, infinities, subnormals: whatever comes of it, it is the same."""
     logits = any_floats(11, 64, 24)
     logits[:20] = normals(12, 20, 24) * np.float32(40)
     logits[3, 5], logits[4, 6], logits[5], logits[6] = np.nan, np.inf, -np.inf, -200
-    routing = Routing(5, gating, normalised)
-    assert_same(routes_of(logits, routing, "cpu"), routes_of(logits, routing, "reference"))
+    routes_of_both(logits, Routing(5, gating, normalised))
+    routes_of_both(logits, Routing(5, gating, normalised, groups=4, used_groups=3), any_floats(13, 1, 24)[0])
 
 
 def test_weights_too_small_to_be_divided_by():

@@ -99,6 +99,14 @@ def test_activations_are_near_their_definitions(name, bound):
     assert (error <= bound * np.maximum(np.abs(exact), 0.03 * np.abs(wide))).all()
 
 
+def test_swiglu_oai_is_near_its_definition():
+    gate, up = ((uniforms(seed, 20_000) - np.float32(0.5)) * np.float32(40) for seed in (67, 68))
+    g, u = np.minimum(gate.astype(np.float64), 7), np.clip(up.astype(np.float64), -7, 7)
+    exact = g / (1 + np.exp(-1.702 * g)) * (u + 1)
+    error = np.abs(functions.swiglu_oai(gate, up) - exact)
+    assert (error <= 1e-6 * np.maximum(np.abs(exact), 0.1 * np.abs(g))).all()
+
+
 def test_strided_sum_has_sixteen_partial_sums():
     """Against the words of docs/NUMERICS.md, one element at a time."""
     for length in (1, 15, 16, 17, 100, 256):

@@ -267,7 +267,7 @@ def test_the_largest_finite_scale_is_taken():
 # --- fused instructions: gate, up and activation in one, residuals added on the way out ---
 
 
-@pytest.mark.parametrize("activation", ["silu", "gelu"])
+@pytest.mark.parametrize("activation", ["silu", "gelu", "swiglu_oai"])
 @pytest.mark.parametrize("gate, up, down", [("Q4_K", "Q8_0", "Q6_K"), ("Q4_0", "Q4_0", "F32"), ("F16", "Q4_1", "Q5_K")])
 def test_feed_forward(gate, up, down, activation):
     values = spread_inputs(256, 65)

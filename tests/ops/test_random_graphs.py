@@ -93,7 +93,7 @@ class Builder:
     def step_feed_forward(self):
         x = self.take(WIDTH)
         gate, up = self.linear(x, WIDE), self.linear(x, WIDE)
-        hidden = self.ops.gated(gate, up, ("silu", "gelu")[self.choose(2)])
+        hidden = self.ops.gated(gate, up, ("silu", "gelu", "swiglu_oai")[self.choose(3)])
         self.keep(self.linear(hidden, WIDTH, WIDE))
 
     def step_experts(self):
@@ -108,15 +108,26 @@ class Builder:
     def step_attend(self):
         heads = WIDTH // HEAD
         window = (0, 5)[self.choose(2)]
-        spec = Attention(len(self.layers), heads, (1, 2, 4)[self.choose(3)], HEAD, 0.25, window)
+        value_dim = (HEAD, 8, 24)[self.choose(3)]  # products bring them back to the width
+        spec = Attention(len(self.layers), heads, (1, 2, 4)[self.choose(3)], HEAD, 0.25, window, value_dim)
+        sinks = float_weight(self.name(), normals(self.seed + self.count, heads)) if self.choose(2) else None
         self.layers.append(spec)
         rope = Rope(frequencies(10000.0, HEAD), bool(self.choose(2)))
         x = self.take(WIDTH)
-        kv = spec.kv_heads * HEAD
-        q, k, v = self.linear(x), self.linear(x, kv), self.linear(x, kv)
+        q, k, v = self.linear(x), self.linear(x, spec.kv_heads * HEAD), self.linear(x, spec.kv_heads * value_dim)
         if self.choose(2):
             q = self.ops.rms_norm(q, float_weight(self.name(), normals(self.seed + self.count, HEAD)), 1e-5)
-        self.keep(self.ops.attend(self.ops.rope(q, rope, HEAD), self.ops.rope(k, rope, HEAD), v, spec))
+        y = self.ops.attend(self.ops.rope(q, rope, HEAD), self.ops.rope(k, rope, HEAD), v, spec, sinks)
+        self.keep(y if value_dim == HEAD else self.linear(y, WIDTH, heads * value_dim))
+
+    def step_heads(self):
+        """Parts of heads in another order, some of them the same for all."""
+        x, heads = self.take(WIDTH), WIDTH // HEAD
+        left, right = self.ops.cut(x, heads, 0, 5), self.ops.cut(x, heads, 5, HEAD - 5)
+        shared = self.ops.cut(x, 1, 7, 16)
+        joined = self.ops.join(self.ops.join(right, left, heads), shared, heads, shared=True)
+        weight = self.matrix(heads * HEAD, HEAD + 16)._replace(shape=(heads, HEAD, HEAD + 16))
+        self.keep(self.ops.linear_heads(joined, weight))
 
 
 def build(seed, layers):

@@ -93,6 +93,22 @@ def test_any_floats():
         assert_same(program.run(rows_of(ROWS)), expected)
 
 
+def test_ten_thousand_zeros():
+    """After a last row of small numbers: nothing lingers, and nothing is ever subnormal."""
+    values = np.zeros((2, 33), np.float32)
+    values[0] = normals(6, 33) * np.float32(2.0**-100)
+    forward, states = convolution(33, 4, values=values)
+    with loaded(forward, (), "cpu", 2, states) as program:
+        program.run(Batch((0,), (0,), (0,), (0,)))
+        for start in range(1, 10_001, 500):
+            positions = tuple(range(start, start + 500))
+            found = program.run(Batch((1,) * 500, positions, (0,) * 500, (0, 1, 2, 3, 499)))
+            state = program.snapshot(0).states[states[0]]
+            assert not ((found != 0) & (np.abs(found) < np.finfo(np.float32).tiny)).any()
+            assert not state.any() and not np.signbit(state).any()
+            assert not found[3:].any()
+
+
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
 def test_a_row_at_another_position_is_refused(backend):
     """With nothing changed: the right row still gives the right bits afterwards."""

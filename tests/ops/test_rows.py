@@ -109,7 +109,7 @@ def test_add(width):
     check_row_counts(forward, ROWS, COUNTS)
 
 
-@pytest.mark.parametrize("activation", ["silu", "gelu"])
+@pytest.mark.parametrize("activation", ["silu", "gelu", "swiglu_oai"])
 def test_gated(activation):
     """The whole range of a gate, with the places where exp changes its rule and every edge value."""
     points = np.array([*EDGES, *TURNING, *(-np.array(TURNING))], np.float32)
@@ -123,7 +123,7 @@ def test_gated(activation):
     check_row_counts(forward, ROWS, COUNTS, threads=3)
 
 
-@pytest.mark.parametrize("activation", ["silu", "gelu"])
+@pytest.mark.parametrize("activation", ["silu", "gelu", "swiglu_oai"])
 def test_gated_with_any_bits(activation):
     values = any_floats(45, 64, 100)
 

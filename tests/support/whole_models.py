@@ -28,6 +28,7 @@ from kinetic.types import Batch, Request, Sampling
 from tests.support.backends import loaded
 from tests.support.blocks import integers
 from tests.support.tiny_families import KINDS, write_tiny_family
+from tests.support.tiny_latent import write_tiny_deepseek2, write_tiny_gpt_oss
 from tests.support.tiny_models import (
     MIXTURES,
     write_tiny_gemma3,
@@ -35,6 +36,7 @@ from tests.support.tiny_models import (
     write_tiny_mixture,
     write_tiny_qwen3,
 )
+from tests.support.tiny_recurrent import RECURRENT, write_tiny_recurrent
 
 FLOAT_TYPES = {"": "F32", "attn_q": "F16", "ffn_up": "BF16", "ffn_down": "F16"}
 
@@ -64,6 +66,9 @@ WRITERS: dict[str, Callable[[Path], Path]] = {
     "qwen3": write_tiny_qwen3,
 } | {name: partial(write_tiny_family, architecture=name) for name in KINDS}
 WRITERS |= {name: partial(write_tiny_mixture, name=name) for name in MIXTURES}
+WRITERS |= {name: partial(write_tiny_recurrent, architecture=name) for name in RECURRENT}
+WRITERS |= {"gpt-oss": write_tiny_gpt_oss, "deepseek2": write_tiny_deepseek2}
+WRITERS["deepseek2-lite"] = partial(write_tiny_deepseek2, absorbed=False)
 
 PROMPT_LENGTH, DECODED = 290, 14
 LENGTH = PROMPT_LENGTH + DECODED
@@ -79,7 +84,7 @@ def tokens_of(stream: int, count: int = LENGTH) -> list[int]:
 def program_of(file: LoadedFile, backend: str = "cpu", threads: int = 1) -> Iterator[Program]:
     with default_rounding():  # as the engine does
         family = models.build(file.gguf, file.weights)
-    with loaded(family.forward, family.attention, backend, threads) as program:
+    with loaded(family.forward, family.attention, backend, threads, family.states) as program:
         yield program
 
 

@@ -14,6 +14,7 @@ from kinetic.layers.watched import Inputs
 from kinetic.loader import open_model_file
 from tests.support.backends import loaded
 from tests.support.tiny_families import write_tiny_family
+from tests.support.tiny_recurrent import write_tiny_recurrent
 from tests.support.whole_models import feed, program_of, tokens_of
 
 
@@ -97,6 +98,50 @@ def test_scales_of_granite(tmp_path):
 )
 def test_refused(tmp_path, architecture, keys, name):
     assert refusal(write_tiny_family(tmp_path / "m", architecture, keys=keys)) == name
+
+
+# --- convolutions ---
+
+
+def test_layers_of_lfm2(tmp_path):
+    """Those with heads for keys attend; of the others each keeps the last rows that its convolution saw."""
+    path = write_tiny_recurrent(tmp_path / "m", "lfm2")
+    with open_model_file(path) as file:
+        family = models.build(file.gguf, file.weights)
+    assert [spec.layer for spec in family.attention] == [2, 4]
+    assert [(state.layer, state.shape) for state in family.states] == [(i, (3, 64)) for i in (0, 1, 3, 5)]
+
+
+@pytest.mark.parametrize(
+    "keys, name",
+    [
+        ({"shortconv.l_cache": 1}, "BAD_SETTING"),
+        ({"shortconv.l_cache": 65}, "BAD_SETTING"),
+        ({"shortconv.l_cache": 3}, "WRONG_SHAPE"),
+        ({"attention.sliding_window": 64}, "UNSUPPORTED_ATTENTION"),
+        ({"attention.causal": False}, "UNSUPPORTED_ATTENTION"),
+        ({"attention.head_count_kv": [0, 0, 2, 0, 1, 0]}, "UNSUPPORTED_LAYERS"),
+        ({"attention.head_count_kv": [0] * 6}, "BAD_SETTING"),
+        ({"attention.head_count_kv": [0, 2, 2, 0, 0, 0]}, "MISSING_TENSOR"),
+        ({"attention.head_count_kv": [0, 2]}, "BAD_SETTING"),
+    ],
+)
+def test_refused_convolutions(tmp_path, keys, name):
+    assert refusal(write_tiny_recurrent(tmp_path / "m", "lfm2", more=keys)) == name
+
+
+@pytest.mark.parametrize(
+    "keys, name",
+    [
+        ({"expert_gating_func": 3}, "UNSUPPORTED_LAYERS"),
+        ({"expert_weights_scale": 2.5}, "UNSUPPORTED_LAYERS"),
+        ({"leading_dense_block_count": 7}, "BAD_SETTING"),
+        ({"leading_dense_block_count": 2}, "MISSING_TENSOR"),
+        ({"expert_feed_forward_length": 0}, "BAD_SETTING"),
+    ],
+)
+def test_refused_convolutions_with_experts(tmp_path, keys, name):
+    assert refusal(write_tiny_recurrent(tmp_path / "m", "lfm2moe", more=keys)) == name
 
 
 # --- one tensor for several matrices, and the factors of longrope ---

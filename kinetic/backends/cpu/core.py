@@ -17,8 +17,10 @@ from kinetic.backends.cpu.core_ops import (
     gather,
     layer_norm,
     matmul,
+    matmul_heads,
     norm,
     norm_quantise,
+    piece,
     rope,
     scale,
 )
@@ -65,7 +67,7 @@ def barrier(sync, threads):
 
 
 @kernel
-def execute_further(p, i, op, thread, threads):
+def execute_further(p, i, op, thread, threads, scratch):
     """What came later."""
     if op == tape.MUL:
         mul(p, i, thread, threads)
@@ -77,6 +79,10 @@ def execute_further(p, i, op, thread, threads):
         layer_norm(p, i, thread, threads)
     elif op == tape.AVERAGE:
         average(p, i, thread, threads)
+    elif op == tape.PIECE:
+        piece(p, i, thread, threads)
+    elif op == tape.MATMUL_HEADS:
+        matmul_heads(p, i, thread, threads, scratch)
 
 
 @kernel
@@ -124,7 +130,7 @@ def execute(p, i, thread, threads, scratch):
     elif op == tape.EXPERT_SUM:
         expert_sum(p, i, thread, threads)
     else:
-        execute_further(p, i, op, thread, threads)
+        execute_further(p, i, op, thread, threads, scratch)
 
 
 @kernel

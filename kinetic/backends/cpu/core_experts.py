@@ -18,14 +18,11 @@ from kinetic.backends.cpu.functions import RECORD
 quantise_row = extern("quantise_row", "aaaa")
 spread_row = extern("spread_row", "aaaa")
 store_tile = extern("store_tile", "aaaaaa")
-gated_tile_silu = extern("gated_tile_silu", "aaa")
-gated_tile_gelu = extern("gated_tile_gelu", "aaa")
-gated_row_silu = extern("gated_row_silu", "aaaa")
-gated_row_gelu = extern("gated_row_gelu", "aaaa")
 add_rows = extern("add_rows", "aaaa")
 scale_row = extern("scale_row", "aaaf")
 copy_row = extern("copy_row", "aaa")
 one_call, two_call, tile_call = pointer_call(4), pointer_call(5), pointer_call(5)
+gated_tile_call, gated_row_call = pointer_call(3), pointer_call(4)
 
 
 @inline
@@ -68,6 +65,13 @@ def weight_of(d, slot):
 def row_bytes(d, size, is_float):
     """Bytes of one row of inputs of a product, by the word of its size and that of its kind."""
     return field(d, size) * (4 if field(d, is_float) != 0 else RECORD)
+
+
+@inline
+def bias_of(d, word, expert, g):
+    """Address of a bias of columns 16 g and on of an expert, by its word; 0 where there is none."""
+    base = field(d, word)
+    return base + expert * field(d, word + 1) + 64 * g if base != 0 else 0
 
 
 @kernel
@@ -113,16 +117,17 @@ def gate_and_up(d, expert, g, first, count, tiles):
     else:
         one_call(field(d, fields.GATE_ONE), gate, x, field(d, fields.GATE_SIZE), tiles)
         one_call(field(d, fields.UP_ONE), up, other, field(d, fields.UP_SIZE), tiles + SECOND)
+    if field(d, fields.GATE_BIAS) != 0:
+        store_tile(tiles, count, tiles, 64, bias_of(d, fields.GATE_BIAS, expert, g), 0)
+    if field(d, fields.UP_BIAS) != 0:
+        store_tile(tiles + SECOND, count, tiles + SECOND, 64, bias_of(d, fields.UP_BIAS, expert, g), 0)
 
 
 @kernel
 def hidden_columns(d, g, first, count, tiles):
     """The activation of a tile, as columns."""
     width = field(d, fields.HIDDEN_WIDTH)
-    if field(d, fields.ACTIVATION) == 0:
-        gated_row_silu(tiles, tiles + SECOND, tiles, 16 * count)
-    else:
-        gated_row_gelu(tiles, tiles + SECOND, tiles, 16 * count)
+    gated_row_call(field(d, fields.GATED_ROW), tiles, tiles + SECOND, tiles, 16 * count)
     for t in range(count):
         out = field(d, fields.HIDDEN) + (first * width + 16 * g * count + t) * 4
         spread_row(tiles + 64 * t, out, min(16, width - 16 * g), 4 * count)
@@ -141,10 +146,7 @@ def hidden_unit(d, expert, u, inputs, first, count, scratch):
                 hidden_columns(d, g, first, count, tiles)
     if not is_float:
         records = field(d, fields.HIDDEN) + (first * (width // 32) + u * count) * RECORD
-        if field(d, fields.ACTIVATION) == 0:
-            gated_tile_silu(scratch, count, records)
-        else:
-            gated_tile_gelu(scratch, count, records)
+        gated_tile_call(field(d, fields.GATED_TILE), scratch, count, records)
 
 
 @kernel
@@ -185,6 +187,8 @@ def hidden_of(d, first):
 def add_weighted(d, rank, g, tile):
     """Adds columns 16 g .. 16 g + 15 of one expert to those of the single row, or begins with them."""
     out = field(d, fields.OUT) + 64 * g
+    if field(d, fields.DOWN_BIAS) != 0:
+        store_tile(tile, 1, tile, 64, bias_of(d, fields.DOWN_BIAS, expert_of(d, rank), g), 0)
     scale_row(tile, tile, 16, read_f32(weight_of(d, rank)))
     if rank == 0:
         copy_row(tile, out, 16)
@@ -215,13 +219,14 @@ def down_unit(d, a, g, scratch):
     """Columns 16 g .. 16 g + 15 of all tiles of the a-th expert in use."""
     end, stride, size = used_expert(d, a, 2), field(d, fields.MADE_BYTES), field(d, fields.DOWN_SIZE)
     weights = down_weights(d, used_expert(d, a, 0), g)
+    bias = bias_of(d, fields.DOWN_BIAS, used_expert(d, a, 0), g)
     for first in range(used_expert(d, a, 1), end, TILE_ROWS):
         count = min(TILE_ROWS, end - first)
         if count > 1:
             tile_call(field(d, fields.DOWN_MANY), weights, hidden_of(d, first), size, scratch, count)
         else:
             one_call(field(d, fields.DOWN_ONE), weights, hidden_of(d, first), size, scratch)
-        store_tile(scratch, count, field(d, fields.MADE) + first * stride + 64 * g, stride, 0, 0)
+        store_tile(scratch, count, field(d, fields.MADE) + first * stride + 64 * g, stride, bias, 0)
 
 
 @kernel

@@ -13,7 +13,7 @@ FIXED = 32 * 1024
 
 
 def scratch_bytes(layers: Sequence[Attention], nodes: Sequence[Node]) -> int:
-    attention = max((3 * 16 * round_up(spec.head_dim, 16) * 4 for spec in layers), default=0)
+    attention = max((16 * 4 * _row_width(spec) for spec in layers), default=0)
     row = max(4 * round_up(node.width, 16) for node in nodes if node.op != "linear" or node.uses)
     return round_up(FIXED + max(attention, row) + 4096, 4096)
 
@@ -25,4 +25,9 @@ def attention_units(spec: Attention) -> int:
 
 def part_bytes(spec: Attention) -> int:
     """Bytes of one chunk that is computed by itself (core_attention.part_bytes)."""
-    return 128 + 16 * round_up(spec.head_dim, 16) * 4
+    return 128 + 16 * round_up(spec.value_width, 16) * 4
+
+
+def _row_width(spec: Attention) -> int:
+    """Elements of a scaled query, and of values of a chunk and of all chunks."""
+    return round_up(spec.head_dim, 16) + 2 * round_up(spec.value_width, 16)

@@ -5,19 +5,13 @@ from __future__ import annotations
 from kinetic.backends.cpu import tape
 from kinetic.backends.cpu.compiled import TILE_ROWS, inline, kernel, rows_of, share
 from kinetic.backends.cpu.core_work import claim, end_of, first_of
-from kinetic.backends.cpu.emitted import extern, field, pointer_call, read_f32, read_i64
+from kinetic.backends.cpu.emitted import extern, field, pointer_call, read_f32, read_i64, write_f32
 from kinetic.backends.cpu.functions import RECORD
 
 norm_row = extern("norm_row", "aaaaf")
 layer_norm_row = extern("layer_norm_row", "aaaaaf")
 quantise_row = extern("quantise_row", "aaaa")
 store_tile = extern("store_tile", "aaaaaa")
-gated_tile_silu = extern("gated_tile_silu", "aaa")
-gated_tile_gelu = extern("gated_tile_gelu", "aaa")
-gated_row_silu = extern("gated_row_silu", "aaaa")
-gated_row_gelu = extern("gated_row_gelu", "aaaa")
-gated_row_sigmoid = extern("gated_row_sigmoid", "aaaa")
-gated_row_relu_sqr = extern("gated_row_relu_sqr", "aaaa")
 rope_row = extern("rope_row", "aaaa")
 add_rows = extern("add_rows", "aaaa")
 scale_row = extern("scale_row", "aaaf")
@@ -25,6 +19,7 @@ copy_row = extern("copy_row", "aaa")
 spread_row = extern("spread_row", "aaaa")
 divide_row = extern("divide_row", "aaaa")
 one_call, two_call, tile_call = pointer_call(4), pointer_call(5), pointer_call(5)
+gated_tile_call, gated_row_call = pointer_call(3), pointer_call(4)
 
 TILE_BYTES = 1024
 SECOND = 2 * TILE_BYTES
@@ -168,6 +163,62 @@ def matmul(p, i, thread, threads, scratch):
 
 
 @kernel
+def store_head(i, head, g, first, count, tile):
+    """Columns 16 g .. 16 g + 15 of a head, or as many as it has, of rows ``first`` and on. Others write beside them."""
+    out = field(i, 11) + first * field(i, 12) + head * field(i, 13) * 4 + g * 64
+    left = field(i, 13) - 16 * g
+    if left >= 16:
+        store_tile(tile, count, out, field(i, 12), 0, 0)
+        return
+    for t in range(count):
+        for k in range(left):
+            write_f32(out + t * field(i, 12) + 4 * k, read_f32(tile + 64 * t + 4 * k))
+
+
+@kernel
+def matmul_heads(p, i, thread, threads, scratch):
+    """2 tile of one row, 3 of many rows, 4 weights, 5 group bytes, 6 groups of a head, 7 heads, 8 blocks (or columns)
+    of a head, 9 records (or columns of x), 10 bytes of one row of those of a head, 11 out, 12 out row bytes,
+    13 columns of a head of out, 14 bytes of a thread's own copy of 9, if each has one."""
+    rows, groups, size = rows_of(p, i), field(i, 6), field(i, 10)
+    total = groups * field(i, 7)
+    if rows == 1:
+        x = field(i, 9) + own_copy(p, thread, field(i, 14))
+        low, high = share(total, thread, threads)
+        for n in range(low, high):
+            one_call(field(i, 2), field(i, 4) + n * field(i, 5), x + n // groups * size, field(i, 8), scratch)
+            store_head(i, n // groups, n % groups, 0, 1, scratch)
+        return
+    most = in_cache(field(i, 5))
+    claimed = claim(p, i, thread, threads, total, most)
+    while claimed != 0:
+        for first in range(0, rows, TILE_ROWS):
+            count = min(TILE_ROWS, rows - first)
+            x = field(i, 9) + first * field(i, 7) * size
+            for n in range(first_of(claimed), end_of(claimed)):
+                here = x + n // groups * size * count
+                tile_call(field(i, 3), field(i, 4) + n * field(i, 5), here, field(i, 8), scratch, count)
+                store_head(i, n // groups, n % groups, first, count, scratch)
+        claimed = claim(p, i, thread, threads, total, most)
+
+
+@kernel
+def piece(p, i, thread, threads):
+    """2 x, 3 row bytes, 4 bytes from a head of x to the next (0: all take the same), 5 out, 6 out row bytes,
+    7 bytes from a head of out to the next, 8 heads, 9 elements of each."""
+    heads, count = field(i, 8), field(i, 9)
+    low, high = share(rows_of(p, i) * heads, thread, threads)
+    whole = count // 16 * 16
+    for unit in range(low, high):
+        t, head = unit // heads, unit % heads
+        x = field(i, 2) + t * field(i, 3) + head * field(i, 4)
+        out = field(i, 5) + t * field(i, 6) + head * field(i, 7)
+        copy_row(x, out, whole)
+        for k in range(whole, count):
+            write_f32(out + 4 * k, read_f32(x + 4 * k))
+
+
+@kernel
 def gated_unit(i, source, u, first, count, single, scratch):
     """32 columns of ``count`` rows."""
     units, blocks = field(i, 11), field(i, 12)
@@ -185,23 +236,20 @@ def gated_unit(i, source, u, first, count, single, scratch):
             one_call(field(i, 2), gate, x, blocks, tiles)
             one_call(field(i, 4), up, x, blocks, tiles + SECOND)
     records = field(i, 14) + (first * units + u * count) * RECORD
-    if field(i, 15) & 1 == 0:
-        gated_tile_silu(scratch, count, records)
-    else:
-        gated_tile_gelu(scratch, count, records)
+    gated_tile_call(field(i, 15), scratch, count, records)
 
 
 @kernel
 def gated(p, i, thread, threads, scratch):
     """2 gate tile of one row, 3 of many, 4 up tile of one row, 5 of many, 6 tile of one row for both at once or 0,
     7 gate, 8 gate group bytes, 9 up, 10 up group bytes, 11 units of 32 columns, 12 blocks, 13 records in,
-    14 records out, 15 activation (0 SiLU, 1 GELU) + 2 if each thread has its own copy of 13."""
+    14 records out, 15 kernel of the activation, 16 whether each thread has its own copy of 13."""
     rows, units = rows_of(p, i), field(i, 11)
     most = in_cache(2 * (field(i, 8) + field(i, 10)))
     if rows == 1:
         low, high = share(units, thread, threads)
         x = field(i, 13)
-        if field(i, 15) >= 2:
+        if field(i, 16) != 0:
             x += own_copy(p, thread, field(i, 12) * RECORD)
         for u in range(low, high):
             gated_unit(i, x, u, 0, 1, True, scratch)
@@ -228,25 +276,17 @@ def columns(p, i, thread, threads):
 
 @kernel
 def gated_float(p, i, thread, threads):
-    """2 gate, 3 up, 4 out, 5 row bytes, 6 width, 7 activation (plan.ACTIVATION_CODES)."""
+    """2 gate, 3 up, 4 out, 5 row bytes, 6 width, 7 kernel of the activation."""
     low, high = share(rows_of(p, i), thread, threads)
     for t in range(low, high):
         at = t * field(i, 5)
-        gate, up, out = field(i, 2) + at, field(i, 3) + at, field(i, 4) + at
-        if field(i, 7) == 0:
-            gated_row_silu(gate, up, out, field(i, 6))
-        elif field(i, 7) == 1:
-            gated_row_gelu(gate, up, out, field(i, 6))
-        elif field(i, 7) == 2:
-            gated_row_sigmoid(gate, up, out, field(i, 6))
-        else:
-            gated_row_relu_sqr(gate, up, out, field(i, 6))
+        gated_row_call(field(i, 7), field(i, 2) + at, field(i, 3) + at, field(i, 4) + at, field(i, 6))
 
 
 @kernel
 def rope(p, i, thread, threads):
     """2 x (in place), 3 row bytes, 4 heads, 5 head width, 6 slot of the table, 7 half, 8 interleaved,
-    9 norm weight or 0, 10 address of eps."""
+    9 norm weight or 0, 10 address of eps, 11 bytes of each head before the rotated elements."""
     heads, width = field(i, 4), field(i, 5)
     low, high = share(rows_of(p, i) * heads, thread, threads)
     table, half = field(p, field(i, 6)), field(i, 7)
@@ -256,7 +296,7 @@ def rope(p, i, thread, threads):
         if field(i, 9) != 0:
             norm_row(x, field(i, 9), x, width, read_f32(field(i, 10)))
         position = read_i64(field(p, tape.POSITIONS) + 8 * t)
-        rope_row(x, table + position * half * 8, half, field(i, 8))
+        rope_row(x + field(i, 11), table + position * half * 8, half, field(i, 8))
 
 
 @kernel

@@ -13,6 +13,10 @@ from kinetic.backends.reference.functions import EXP_ZERO_BELOW, SMALLEST_SUM
 exp_row = extern("exp_row", "aaa")
 
 LANES = 16
+
+KEYS, CHOSEN = 8192, 16384
+"""Bytes of scratch before what experts are chosen by, and before values of the chosen ones: room for 1024 experts."""
+
 INFINITY = np.float32(np.inf)
 
 
@@ -72,30 +76,77 @@ def next_best(values, n, last):
 
 
 @kernel
+def copy_floats(x, out, n):
+    for e in range(n):
+        write_f32(out + 4 * e, read_f32(x + 4 * e))
+
+
+@kernel
+def selection_keys(i, values, keys, n):
+    """What experts are chosen by: values, plus their bias, and -inf in all groups but the best. Fields of ``route``."""
+    copy_floats(values, keys, n)
+    if field(i, 11) != 0:
+        for e in range(n):
+            write_f32(keys + 4 * e, read_f32(keys + 4 * e) + read_f32(field(i, 11) + 4 * e))
+    groups = field(i, 12)
+    if groups == 1:
+        return
+    size, scores = n // groups, keys - KEYS + CHOSEN
+    for g in range(groups):
+        group = keys + 4 * size * g
+        first = next_best(group, size, -1)
+        second = next_best(group, size, first)
+        write_f32(scores + 4 * g, key(group + 4 * first) + key(group + 4 * second))
+    kept = scores + 4 * groups
+    for g in range(groups):
+        write_f32(kept + 4 * g, nt.float32(0))
+    g = -1
+    for _ in range(field(i, 13)):
+        g = next_best(scores, groups, g)
+        write_f32(kept + 4 * g, nt.float32(1))
+    for e in range(n):
+        if read_f32(kept + 4 * (e // size)) == 0:
+            write_f32(keys + 4 * e, -INFINITY)
+
+
+@kernel
 def route(p, i, thread, threads, scratch):
-    """2 logits, 3 row bytes, 4 experts, 5 used, 6 out, 7 out row bytes, 8 gating (0 softmax, 1 sigmoid) + 2 if
-    weights are normalised, 9 address of their factor."""
+    """2 logits, 3 row bytes, 4 experts, 5 used, 6 out, 7 out row bytes, 8 gating (0 softmax, 1 sigmoid, 2 softmax of
+    the chosen), 9 whether weights are normalised, 10 address of their factor, 11 bias of the choice or 0, 12 groups,
+    13 used groups."""
     n, used = field(i, 4), field(i, 5)
     low, high = share(rows_of(p, i), thread, threads)
     for t in range(low, high):
         logits, out = field(i, 2) + t * field(i, 3), field(i, 6) + t * field(i, 7)
-        if field(i, 8) & 1 == 0:
+        if field(i, 8) == 0:
             softmax_gates(logits, scratch, n)
-        else:
+        elif field(i, 8) == 1:
             sigmoid_gates(logits, scratch, n)
-        expert, total = -1, nt.float32(0)
+        else:
+            copy_floats(logits, scratch, n)
+        keys = scratch
+        if field(i, 11) != 0 or field(i, 12) > 1:
+            keys = scratch + KEYS
+            selection_keys(i, scratch, keys, n)
+        expert = -1
         for rank in range(used):
-            expert = next_best(scratch, n, expert)
+            expert = next_best(keys, n, expert)
             write_f32(out + 4 * rank, nt.float32(expert))
-            write_f32(out + 4 * (used + rank), read_f32(scratch + 4 * expert))
-            total = total + read_f32(scratch + 4 * expert)
+            write_f32(scratch + CHOSEN + 4 * rank, read_f32(scratch + 4 * expert))
+        if field(i, 8) == 2:
+            softmax_gates(scratch + CHOSEN, scratch, used)
+            copy_floats(scratch, scratch + CHOSEN, used)
+        copy_floats(scratch + CHOSEN, out + 4 * used, used)
+        total = nt.float32(0)
+        for rank in range(used):
+            total = total + read_f32(scratch + CHOSEN + 4 * rank)
         if total < SMALLEST_SUM:
             total = SMALLEST_SUM
         for at in range(out + 4 * used, out + 8 * used, 4):
             weight = read_f32(at)
-            if field(i, 8) & 2 != 0:
+            if field(i, 9) != 0:
                 weight = weight / total
-            write_f32(at, weight * read_f32(field(i, 9)))
+            write_f32(at, weight * read_f32(field(i, 10)))
 
 
 @inline

@@ -19,10 +19,13 @@ DOWN_ONE, DOWN_MANY, DOWN, DOWN_GROUP, DOWN_MATRIX, DOWN_SIZE, DOWN_IS_FLOAT = r
 GATE_AND_UP, DOWN_TWO = 31, 32
 """Kernels of two groups of weights; the first is 0 if gate and up are of different formats."""
 
-HIDDEN_WIDTH, HIDDEN, ACTIVATION = range(33, 36)
-"""Elements between the products; records or columns of them in order of positions; 0 SiLU, 1 GELU."""
+HIDDEN_WIDTH, HIDDEN, GATED_ROW, GATED_TILE = range(33, 37)
+"""Elements between the products; records or columns of them in order of positions; kernels of the activation."""
 
-MADE, MADE_BYTES, OUT, OUT_BYTES, OUT_WIDTH = range(36, 41)
+MADE, MADE_BYTES, OUT, OUT_BYTES, OUT_WIDTH = range(37, 42)
 """Rows in order of positions, and their weighted sums."""
 
-WORDS = 41
+GATE_BIAS, UP_BIAS, DOWN_BIAS = 42, 44, 46
+"""Biases of each expert, or 0; the word behind each is the bytes from one expert's to the next one's."""
+
+WORDS = 48

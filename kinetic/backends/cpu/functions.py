@@ -108,8 +108,22 @@ def relu_sqr(b: Builder, x: Value) -> Value:
 
 ACTIVATIONS = {"silu": silu, "gelu": gelu, "sigmoid": sigmoid, "relu_sqr": relu_sqr}
 
-IN_TILES = ("silu", "gelu")
+IN_TILES = tuple(reference.GATES)
 """Activations that are also computed right behind the products they belong to."""
+
+
+def gated(b: Builder, activation: str, gate: Value, up: Value) -> Value:
+    """``reference.GATES``."""
+    if activation in ACTIVATIONS:
+        return b.fmul(ACTIVATIONS[activation](b, gate), up)
+    ty = gate.type
+    limit, low = like(ty, reference.SWIGLU_LIMIT), like(ty, -reference.SWIGLU_LIMIT)
+    g = b.select(b.fcmp_ordered(">", gate, limit), limit, gate)
+    u = b.select(b.fcmp_ordered("<", up, low), low, up)
+    u = b.select(b.fcmp_ordered(">", up, limit), limit, u)
+    slope = b.fmul(like(ty, reference.SWIGLU_SLOPE), g)
+    share = b.fdiv(g, b.fadd(like(ty, 1), exp(b, b.fneg(slope))))
+    return b.fmul(share, b.fadd(u, like(ty, 1)))
 
 
 def quantise_block(b: Builder, v: Value, record: Value) -> None:

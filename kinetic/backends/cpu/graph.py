@@ -61,6 +61,16 @@ class GraphOps:
     def linear(self, x: Node, weight: Weight, bias: Weight | None = None) -> Node:
         return self._node("linear", weight.shape[0], x, weight=weight, bias=bias)
 
+    def linear_heads(self, x: Node, weight: Weight) -> Node:
+        return self._node("linear_heads", weight.shape[0] * weight.shape[1], x, weight=weight)
+
+    def cut(self, x: Node, heads: int, first: int, count: int) -> Node:
+        return self._node("cut", heads * count, x, heads=heads, first=first, count=count)
+
+    def join(self, x: Node, y: Node, heads: int, shared: bool = False) -> Node:
+        width = x.width + (heads * y.width if shared else y.width)
+        return self._node("join", width, x, y, heads=heads, shared=shared)
+
     def add(self, x: Node, y: Node) -> Node:
         return self._node("add", x.width, x, y)
 
@@ -73,8 +83,8 @@ class GraphOps:
     def gated(self, gate: Node, up: Node, activation: str) -> Node:
         return self._node("gated", gate.width, gate, up, activation=activation)
 
-    def route(self, logits: Node, routing: Routing) -> Node:
-        return self._node("route", 2 * routing.used, logits, routing=routing)
+    def route(self, logits: Node, routing: Routing, bias: Weight | None = None) -> Node:
+        return self._node("route", 2 * routing.used, logits, routing=routing, bias=bias)
 
     def experts(self, x: Node, routes: Node, experts: Experts) -> Node:
         return self._node("experts", experts.down.shape[1], x, routes, experts=experts)
@@ -82,8 +92,8 @@ class GraphOps:
     def rope(self, x: Node, rope: Rope, head_dim: int) -> Node:
         return self._node("rope", x.width, x, rope=rope, head_dim=head_dim)
 
-    def attend(self, q: Node, k: Node, v: Node, spec: Attention) -> Node:
-        return self._node("attend", q.width, q, k, v, spec=spec)
+    def attend(self, q: Node, k: Node, v: Node, spec: Attention, sinks: Weight | None = None) -> Node:
+        return self._node("attend", spec.heads * spec.value_width, q, k, v, spec=spec, sinks=sinks)
 
     def short_conv(self, x: Node, weight: Weight, bias: Weight | None, state: State, activation: str) -> Node:
         return self._node("short_conv", x.width, x, weight=weight, bias=bias, state=state, activation=activation)
@@ -103,7 +113,7 @@ def matrices(nodes: Iterable[Node]) -> list[Weight]:
     """The weights of all products, in the order of the nodes."""
     out: list[Weight] = []
     for node in nodes:
-        if node.op == "linear":
+        if node.op in ("linear", "linear_heads"):
             out.append(node["weight"])
         elif node.op == "experts":
             out += node["experts"][:3]

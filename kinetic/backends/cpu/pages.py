@@ -17,7 +17,7 @@ U8 = NDArray[np.uint8]
 
 
 class PageLayout:
-    """Where each layer's keys and values lie in a page, in bytes."""
+    """Where each layer's keys and values lie in a page, in bytes. Values are padded to a multiple of 16 elements."""
 
     def __init__(self, layers: Sequence[Attention]) -> None:
         self.layers = tuple(layers)
@@ -28,7 +28,7 @@ class PageLayout:
             self.keys[spec.layer] = offset
             offset += round_up(spec.kv_heads * CHUNK * spec.head_dim * 2, 64)
             self.values[spec.layer] = offset
-            offset += round_up(spec.kv_heads * CHUNK * self.padded(spec) * 2, 64)
+            offset += round_up(spec.kv_heads * CHUNK * round_up(spec.value_width, 16) * 2, 64)
         self.page_bytes = offset
 
     def _key_view(self, page: U8, spec: Attention) -> F16:
@@ -40,27 +40,22 @@ class PageLayout:
 
     def _value_view(self, page: U8, spec: Attention) -> F16:
         """The values of a page, float16 [16, 16, G, D]."""
-        start, padded = self.values[spec.layer], self.padded(spec)
+        start, padded = self.values[spec.layer], round_up(spec.value_width, 16)
         size = spec.kv_heads * CHUNK * padded * 2
         part = page[start : start + size].view(np.float16).reshape(spec.kv_heads, CHUNK // TILE, TILE, padded)
-        return part[..., : spec.head_dim].transpose(1, 2, 0, 3)
+        return part[..., : spec.value_width].transpose(1, 2, 0, 3)
 
     def get(self, page: U8, spec: Attention) -> tuple[F16, F16]:
-        """Copies of the keys and values of one layer in a page, float16 [256, G, D]."""
-        shape = (CHUNK, spec.kv_heads, spec.head_dim)
-        return self._key_view(page, spec).reshape(shape), self._value_view(page, spec).reshape(shape)
+        """Copies of the keys and values of one layer in a page, float16 [256, G, their width]."""
+        keys, values = self._key_view(page, spec), self._value_view(page, spec)
+        return keys.reshape(CHUNK, *keys.shape[2:]), values.reshape(CHUNK, *values.shape[2:])
 
     def put(self, page: U8, spec: Attention, keys: F16, values: F16) -> None:
         """Makes these, float16 [n, G, D], the first ones of the page; the others become 0."""
-        whole = np.zeros((CHUNK, spec.kv_heads, spec.head_dim), np.float16)
         for view, rows in ((self._key_view(page, spec), keys), (self._value_view(page, spec), values)):
+            whole = np.zeros((CHUNK, *view.shape[2:]), np.float16)
             whole[: len(rows)] = rows
             view[...] = whole.reshape(view.shape)
-
-    @staticmethod
-    def padded(spec: Attention) -> int:
-        """Values' width in the cache: a multiple of 16."""
-        return round_up(spec.head_dim, 16)
 
 
 class Pages:

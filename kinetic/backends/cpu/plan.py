@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetic.backends.base import BLOCK, Attention, Rope
-from kinetic.backends.cpu import plan_experts, plan_recurrent, tape
+from kinetic.backends.cpu import plan_experts, plan_heads, plan_recurrent, tape
 from kinetic.backends.cpu.barriers import ALL_MODES, OWN, Buffer, By, Partition, Touch, Touched
 from kinetic.backends.cpu.core_limits import attention_units
 from kinetic.backends.cpu.functions import RECORD
@@ -28,8 +28,6 @@ from kinetic.backends.cpu.tiles import MANY, ONE, TWO
 from kinetic.backends.cpu.weights import WeightStore
 from kinetic.backends.states import StateStore
 from kinetic.errors import KineticError
-
-ACTIVATION_CODES = plan_recurrent.ACTIVATION_CODES
 
 FILLED = ("embed", "positions", "first_row")
 """Operations whose rows are written before a pass begins, so nothing else may use their memory before they are read."""
@@ -207,7 +205,8 @@ class Planner:
         kernels.append(self._kernels.tile(gate.fmt, TWO) if gate.fmt is up.fmt else 0)
         words = [*kernels, address(gate.data), gate.group_bytes, address(up.data), up.group_bytes]
         words += [node.width // BLOCK, gate.width // BLOCK]
-        words += [x.address, out.address, ACTIVATION_CODES[node["activation"]] + 2 * (source in self._own)]
+        words += [x.address, out.address, self._kernels.address(f"gated_tile_{node['activation']}")]
+        words.append(int(source in self._own))
         self._emit(tape.GATED, node, words, [(x, self._read_whole(source))], [(out, None)])
         self._done_with(source, source)
 
@@ -229,6 +228,7 @@ class Planner:
     # ---- one method for each operation
 
     _route, _experts = plan_experts.route, plan_experts.experts
+    _cut, _join, _linear_heads = plan_heads.cut, plan_heads.join, plan_heads.linear_heads
     _mul, _activate, _short_conv = plan_recurrent.mul, plan_recurrent.activate, plan_recurrent.short_conv
 
     def _scale(self, node: Node) -> None:
@@ -310,7 +310,8 @@ class Planner:
         gate, up = (self._buffers[side] for side in node.inputs)
         out = self._take_over(node.inputs[0]) or self._float_buffer(node)
         rows = ("rows", node.rows)
-        words = [gate.address, up.address, out.address, out.stride, node.width, ACTIVATION_CODES[node["activation"]]]
+        words = [gate.address, up.address, out.address, out.stride, node.width]
+        words.append(self._kernels.address(f"gated_row_{node['activation']}"))
         self._emit(tape.GATED_FLOAT, node, words, [(gate, rows), (up, rows)], [(out, rows)])
         self._finish(node, out)
 
@@ -329,7 +330,7 @@ class Planner:
         heads = node.width // head_dim
         slot = self._slot(self._ropes, rope, 1)
         words = [x.address, x.stride, heads, head_dim, slot, len(rope.frequencies), int(rope.interleaved)]
-        words += [weight, self._constant(eps)]
+        words += [weight, self._constant(eps), 4 * rope.first]
         part = ("heads", heads, node.rows)
         self._emit(tape.ROPE, node, words, [(x, part)], [(x, part)])
         self._finish(node, x)
@@ -338,14 +339,16 @@ class Planner:
         spec: Attention = node["spec"]
         _expect_room(self._capacity * attention_units(spec), f"attention with {spec.heads} heads")
         q, k, v = (self._buffers[side] for side in node.inputs)
-        padded, keys, values = self._pages.padded(spec), self._pages.keys[spec.layer], self._pages.values[spec.layer]
+        keys, values = self._pages.keys[spec.layer], self._pages.values[spec.layer]
+        sinks = self._store.vector(node["sinks"]) if node["sinks"] is not None else 0
         part = ("heads", spec.kv_heads, node.rows)
-        words = [k.address, v.address, k.stride, spec.kv_heads, spec.head_dim, padded, keys, values]
+        shape = [spec.kv_heads, spec.head_dim, spec.value_width, keys, values]
+        words = [k.address, v.address, k.stride, *shape, v.stride]
         self._emit(tape.STORE, node, words, [(k, part), (v, part)], [(self._cache, part)])
         out = self._float_buffer(node)
         slot = self._slot(self._groups, spec.heads // spec.kv_heads, 2)
-        words = [q.address, q.stride, spec.heads, spec.kv_heads, spec.head_dim, padded, keys, values]
-        words += [self._constant(spec.scale), _window(spec), out.address, out.stride, slot]
+        words = [q.address, q.stride, spec.heads, *shape]
+        words += [self._constant(spec.scale), _window(spec), out.address, out.stride, slot, sinks]
         self._emit(tape.ATTEND, node, words, [(q, None), (self._cache, None)], [(out, None), (self._parts, None)])
         split = [mode for mode in ALL_MODES if mode & tape.SPLIT]
         self._emit(tape.ATTEND_MERGE, node, words, [(self._parts, None), (self._cache, None)], [(out, None)], split)

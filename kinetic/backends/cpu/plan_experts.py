@@ -26,8 +26,7 @@ from kinetic.errors import KineticError
 if TYPE_CHECKING:
     from kinetic.backends.cpu.plan import Planner
 
-GATINGS = {"softmax": 0, "sigmoid": 1}
-ACTIVATIONS = {"silu": 0, "gelu": 1}
+GATINGS = {"softmax": 0, "sigmoid": 1, "softmax_chosen": 2}
 COPIES = 256
 """Rows of inputs that there is always room for: each thread's own of a single row."""
 
@@ -39,9 +38,10 @@ def route(planner: Planner, node: Node) -> None:
     routing: Routing = node["routing"]
     logits, out = planner._buffers[node.inputs[0]], planner._float_buffer(node)
     rows = ("rows", node.rows)
-    flags = GATINGS[routing.gating] + 2 * routing.normalised
-    words = [logits.address, logits.stride, node.inputs[0].width, routing.used, out.address, out.stride, flags]
-    words.append(planner._constant(routing.scale))
+    bias = planner._store.vector(node["bias"]) if node["bias"] is not None else 0
+    words = [logits.address, logits.stride, node.inputs[0].width, routing.used, out.address, out.stride]
+    words += [GATINGS[routing.gating], int(routing.normalised), planner._constant(routing.scale), bias]
+    words += [routing.groups, routing.used_groups]
     planner._emit(tape.ROUTE, node, words, [(logits, By(rows, LAST))], [(out, By(rows, LAST))])
     planner._finish(node, out)
 
@@ -109,8 +109,11 @@ def _describe(planner: Planner, node: Node, memory: _Memory) -> NDArray[np.int64
         words += _product(planner, side)
     words.append(planner._kernels.tile(gate.fmt, TWO) if gate.fmt is up.fmt else 0)
     words.append(planner._kernels.tile(down.fmt, TWO))
-    words += [gate.rows, memory.hidden.address, ACTIVATIONS[blocks.activation]]
+    words += [gate.rows, memory.hidden.address]
+    words += [planner._kernels.address(f"gated_{kind}_{blocks.activation}") for kind in ("row", "tile")]
     words += [memory.made.address, memory.made.stride, memory.out.address, memory.out.stride, node.width]
+    for bias in blocks[4:]:
+        words += [planner._store.vectors(bias), 4 * round_up(bias.shape[1], GROUP)] if bias is not None else [0, 0]
     assert len(words) == fields.WORDS
     return np.array(words, np.int64)
 

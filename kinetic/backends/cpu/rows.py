@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from kinetic.backends.cpu.functions import ACTIVATIONS, IN_TILES, exp, load_block, quantise_block
+from kinetic.backends.cpu.functions import ACTIVATIONS, IN_TILES, exp, gated, load_block, quantise_block
 from kinetic.backends.cpu.ir import (
     F16,
     F32,
@@ -35,6 +35,7 @@ from kinetic.backends.cpu.ir import (
     store,
     vec,
 )
+from kinetic.backends.reference.functions import GATES
 from kinetic.bits import F16_MAX
 
 LINE = vec(F32, 16)
@@ -58,6 +59,7 @@ def emit(module: ir.Module) -> None:
     store_tile(module)
     for activation in ACTIVATIONS:
         activate_row(module, activation)
+    for activation in GATES:
         gated_row(module, activation)
     for activation in IN_TILES:
         gated_tile(module, activation)
@@ -277,8 +279,8 @@ def gated_row(module: ir.Module, activation: str) -> None:
     """gated_row_ACT(gate, up, out, n)."""
     b, (gate, up, out, n) = function(module, f"gated_row_{activation}", "aaaa")
     with loop(b, _lines(b, n)) as i:
-        g = ACTIVATIONS[activation](b, load(b, at(b, gate, i, 64), 0, LINE))
-        store(b, b.fmul(g, load(b, at(b, up, i, 64), 0, LINE)), at(b, out, i, 64))
+        sides = (load(b, at(b, side, i, 64), 0, LINE) for side in (gate, up))
+        store(b, gated(b, activation, *sides), at(b, out, i, 64))
     b.ret_void()
 
 
@@ -292,7 +294,7 @@ def gated_tile(module: ir.Module, activation: str) -> None:
         row = at(b, tiles, t, 64)
         parts = [load(b, row, 1024 * k, LINE) for k in range(4)]
         gate, up = (shuffle(b, parts[k], range(32), parts[k + 1]) for k in (0, 2))
-        quantise_block(b, b.fmul(ACTIVATIONS[activation](b, gate), up), at(b, records, t, 64))
+        quantise_block(b, gated(b, activation, gate, up), at(b, records, t, 64))
     b.ret_void()
 
 

@@ -1,6 +1,6 @@
 """The tape: a forward pass as a table of instructions that every thread walks through.
 
-A table of int64 ("program") describes one run; an instruction is 16 int64.
+A table of int64 ("program") describes one run; an instruction is 20 int64.
 Addresses, counts and float32 bit patterns all travel as int64. ``core`` (the
 compiled side) and ``plan`` (the Python side) share these names.
 """
@@ -33,7 +33,7 @@ that need it."""
 # Offsets in SYNC (bytes): a cache line each. From SLEEPING on, one line for each thread.
 ARRIVED, GENERATION, START, STOP, YIELD, SLEEPING = 0, 64, 128, 192, 256, 320
 
-WORDS = 16
+WORDS = 20
 INSTRUCTION = 8 * WORDS
 
 # Operations. The numbers are positions in core.execute's dispatch.
@@ -41,10 +41,11 @@ BARRIER, NORM_QUANTISE, NORM, MATMUL, GATED, GATED_FLOAT, ROPE, STORE, ATTEND, A
 COLUMNS, ATTEND_MERGE = 12, 13
 ROUTE, ASSIGN, EXPERT_INPUT, EXPERT_HIDDEN, EXPERT_DOWN, EXPERT_SUM = range(14, 20)
 MUL, ACTIVATE, SHORT_CONV = range(20, 23)
-LAYER_NORM, AVERAGE = range(23, 25)
+PIECE, MATMUL_HEADS = 23, 24
+LAYER_NORM, AVERAGE = 25, 26
 
 NAMES = (
     "barrier norm+quantise norm matmul gated gated-float rope store attend add scale gather columns attend-merge "
     "route assign expert-input expert-hidden expert-down expert-sum "
-    "mul activate short-conv layer-norm average"
+    "mul activate short-conv piece matmul-heads layer-norm average"
 ).split()

@@ -136,6 +136,16 @@ class WeightStore:
             self._vectors[weight.name] = memory
         return address(self._vectors[weight.name])
 
+    def vectors(self, weight: Weight) -> int:
+        """Address of the rows of ``weight`` [X, N], each decoded and padded as by ``vector``."""
+        if weight.name not in self._vectors:
+            count, length = weight.shape
+            values = by_type(weight.ggml_type, weight.name).decode(weight.data).reshape(count, length)
+            memory = allocate(4 * count * round_up(length, GROUP))
+            memory.view(np.float32).reshape(count, -1)[:, :length] = values
+            self._vectors[weight.name] = memory
+        return address(self._vectors[weight.name])
+
     def _pack(self, weight: Weight, packed: Packed) -> None:
         size = packed.matrix_bytes
         matrices = np.ascontiguousarray(weight.data).reshape(-1, packed.rows, weight.data.shape[1])

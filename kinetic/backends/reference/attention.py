@@ -15,20 +15,29 @@ NEGATIVE_INFINITY = np.float32(-np.inf)
 
 
 class Partial(NamedTuple):
-    """One chunk's softmax for H heads: maximum [H], sum of weights [H], weighted values [H, D]."""
+    """One chunk's softmax for H heads: maximum [H], sum of weights [H], weighted values [H, value width]."""
 
     maximum: F32
     total: F32
     values: F32
 
 
-def attend_row(q: F32, keys: NDArray[np.float16], values: NDArray[np.float16], position: int, spec: Attention) -> F32:
-    """q float32 [H, D] at ``position``; keys, values float16 [position + 1, G, D]: float32 [H, D].
+def attend_row(
+    q: F32,
+    keys: NDArray[np.float16],
+    values: NDArray[np.float16],
+    position: int,
+    spec: Attention,
+    sinks: F32 | None = None,
+) -> F32:
+    """q float32 [H, D] at ``position``; keys float16 [position + 1, G, D], values as wide as they are, sinks [H]:
+    float32 [H, value width].
 
     Keys are grouped in chunks of 256 by absolute position. Chunks without a
     visible key are skipped; the first other one starts the sum, each later one
     is merged into it in order. Where attention is not causal ``keys`` are those
-    of the whole sequence.
+    of the whole sequence. A sink is merged last, as a chunk of one key whose
+    value is zeros.
     """
     first, end = visible(position, len(keys), spec)
     scaled = q * np.float32(spec.scale)
@@ -38,6 +47,8 @@ def attend_row(q: F32, keys: NDArray[np.float16], values: NDArray[np.float16], p
         chunk = _chunk(scaled, keys[low:high], values[low:high], low - start, spec)
         state = chunk if state is None else _merge(state, chunk)
     assert state is not None
+    if sinks is not None:
+        state = _merge(state, Partial(sinks, np.ones_like(sinks), np.zeros_like(state.values)))
     with np.errstate(all="ignore"):
         return state.values / state.total[:, None]
 
@@ -53,7 +64,7 @@ def visible(position: int, length: int, spec: Attention) -> tuple[int, int]:
 
 
 def _chunk(q: F32, keys: NDArray[np.float16], values: NDArray[np.float16], lane: int, spec: Attention) -> Partial:
-    """Keys [n, G, D] that lie in lanes ``lane``, ``lane + 1``... of their chunk."""
+    """Keys [n, G, D] and their values that lie in lanes ``lane``, ``lane + 1``... of their chunk."""
     group = spec.heads // spec.kv_heads
     k = np.repeat(keys.astype(np.float32), group, axis=1)
     v = np.repeat(values.astype(np.float32), group, axis=1)
@@ -68,7 +79,7 @@ def _chunk(q: F32, keys: NDArray[np.float16], values: NDArray[np.float16], lane:
         in_lanes = np.zeros((spec.heads, lane + len(k)), np.float32)
         in_lanes[:, lane:] = weights
         total = strided_sum(in_lanes)
-        weighted = np.zeros((spec.heads, spec.head_dim), np.float32)
+        weighted = np.zeros((spec.heads, v.shape[-1]), np.float32)
         for j in range(len(k)):
             weighted = fma32(weights[:, j, None], v[j], weighted)
     return Partial(maximum, total, weighted)

@@ -5,6 +5,8 @@ NumPy's own exp, tanh and power are never used: their bits depend on the process
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,6 +35,9 @@ SMALLEST_SUM = np.float32(2.0**-14)
 GELU_CUBIC = np.float32(0.044715)
 GELU_SLOPE = np.float32(1.5957691216057308)
 """2 * sqrt(2 / pi)."""
+
+SWIGLU_SLOPE = np.float32(1.702)
+SWIGLU_LIMIT = np.float32(7.0)
 
 
 def fma32(a: F32 | np.float32, b: F32 | np.float32, c: F32 | np.float32) -> F32:
@@ -113,7 +118,23 @@ def softmax(x: F32) -> F32:
         return np.divide(weights, total, dtype=np.float32)
 
 
+def swiglu_oai(gate: F32, up: F32) -> F32:
+    """``g / (1 + exp(-(1.702 * g))) * (u + 1)``: g is ``gate`` where that is not above 7, u is ``up`` within +-7."""
+    with np.errstate(all="ignore"):
+        g = np.where(gate > SWIGLU_LIMIT, SWIGLU_LIMIT, gate)
+        u = np.where(up > SWIGLU_LIMIT, SWIGLU_LIMIT, np.where(up < -SWIGLU_LIMIT, -SWIGLU_LIMIT, up))
+        return g / (np.float32(1) + exp32(-(SWIGLU_SLOPE * g))) * (u + np.float32(1))
+
+
 ACTIVATIONS = {"silu": silu, "gelu": gelu, "sigmoid": sigmoid, "relu_sqr": relu_sqr}
+
+
+def _times_up(activation: Callable[[F32], F32]) -> Callable[[F32, F32], F32]:
+    return lambda gate, up: activation(gate) * up
+
+
+GATES = {name: _times_up(activation) for name, activation in ACTIVATIONS.items()} | {"swiglu_oai": swiglu_oai}
+"""What a gated block makes of both sides."""
 
 
 def tree_sum16(lanes: F32) -> F32:

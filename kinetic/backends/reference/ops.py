@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from kinetic.backends import rope_tables
 from kinetic.backends.base import Attention, Experts, Rope, Routing, State, Weight
 from kinetic.backends.reference.attention import attend_row
-from kinetic.backends.reference.experts import mixture, route
-from kinetic.backends.reference.functions import ACTIVATIONS, fma32, strided_sum, strided_sum_of_squares
+from kinetic.backends.reference.experts import matrix, mixture, route
+from kinetic.backends.reference.functions import ACTIVATIONS, GATES, fma32, strided_sum, strided_sum_of_squares
 from kinetic.backends.reference.linear import linear
 from kinetic.backends.reference.recurrent import short_conv_row
 from kinetic.backends.states import StateStore
@@ -21,11 +21,11 @@ F16 = NDArray[np.float16]
 
 
 class Cache:
-    """Keys and values float16 [positions, G, D] of one layer of one sequence."""
+    """Keys float16 [positions, G, D] and values [positions, G, value width] of one layer of one sequence."""
 
     def __init__(self, spec: Attention) -> None:
         self.keys: F16 = np.zeros((0, spec.kv_heads, spec.head_dim), np.float16)
-        self.values: F16 = np.zeros((0, spec.kv_heads, spec.head_dim), np.float16)
+        self.values: F16 = np.zeros((0, spec.kv_heads, spec.value_width), np.float16)
 
     def store(self, position: int, key: F32, value: F32) -> None:
         if position >= len(self.keys):
@@ -93,9 +93,23 @@ class ReferenceOps:
 
     def linear(self, x: F32, weight: Weight, bias: Weight | None = None) -> F32:
         y = linear(x, weight)
-        if bias is None:
-            return y
-        return y + _decoded(bias)
+        return y if bias is None else y + _decoded(bias)
+
+    def linear_heads(self, x: F32, weight: Weight) -> F32:
+        heads, _, width = weight.shape
+        parts = [linear(x[:, h * width : (h + 1) * width], matrix(weight, h)) for h in range(heads)]
+        return np.concatenate(parts, axis=1)
+
+    def cut(self, x: F32, heads: int, first: int, count: int) -> F32:
+        parts = x.reshape(len(x), heads, x.shape[1] // heads)[:, :, first : first + count]
+        return parts.reshape(len(x), heads * count)
+
+    def join(self, x: F32, y: F32, heads: int, shared: bool = False) -> F32:
+        width = x.shape[1] // heads
+        other = y.shape[1] if shared else y.shape[1] // heads
+        behind = np.broadcast_to(y.reshape(len(y), 1 if shared else heads, other), (len(y), heads, other))
+        both = np.concatenate([x.reshape(len(x), heads, width), behind], axis=2)
+        return both.reshape(len(x), heads * (width + other))
 
     def add(self, x: F32, y: F32) -> F32:
         return x + y
@@ -109,10 +123,10 @@ class ReferenceOps:
 
     def gated(self, gate: F32, up: F32, activation: str) -> F32:
         with np.errstate(all="ignore"):
-            return ACTIVATIONS[activation](gate) * up
+            return GATES[activation](gate, up)
 
-    def route(self, logits: F32, routing: Routing) -> F32:
-        return route(logits, routing)
+    def route(self, logits: F32, routing: Routing, bias: Weight | None = None) -> F32:
+        return route(logits, routing, None if bias is None else _decoded(bias))
 
     def experts(self, x: F32, routes: F32, experts: Experts) -> F32:
         return mixture(x, routes, experts)
@@ -120,8 +134,9 @@ class ReferenceOps:
     def rope(self, x: F32, rope: Rope, head_dim: int) -> F32:
         heads = x.reshape(len(x), -1, head_dim).copy()
         half = len(rope.frequencies)
-        even = slice(0, 2 * half, 2) if rope.interleaved else slice(0, half)
-        odd = slice(1, 2 * half, 2) if rope.interleaved else slice(half, 2 * half)
+        first, end = rope.first, rope.first + 2 * half
+        even = slice(first, end, 2) if rope.interleaved else slice(first, first + half)
+        odd = slice(first + 1, end, 2) if rope.interleaved else slice(first + half, end)
         for t, position in enumerate(self.batch.positions):
             cos, sin = (part[0] for part in rope_tables.table(rope, position, 1))
             e, o = heads[t, :, even].copy(), heads[t, :, odd].copy()
@@ -130,10 +145,11 @@ class ReferenceOps:
                 heads[t, :, odd] = fma32(e, sin, o * cos)
         return heads.reshape(x.shape)
 
-    def attend(self, q: F32, k: F32, v: F32, spec: Attention) -> F32:
-        shape = (len(k), spec.kv_heads, spec.head_dim)
-        k, v = k.reshape(shape), v.reshape(shape)
-        out = np.zeros((len(q), spec.heads, spec.head_dim), np.float32)
+    def attend(self, q: F32, k: F32, v: F32, spec: Attention, sinks: Weight | None = None) -> F32:
+        k = k.reshape(len(k), spec.kv_heads, spec.head_dim)
+        v = v.reshape(len(v), spec.kv_heads, spec.value_width)
+        out = np.zeros((len(q), spec.heads, spec.value_width), np.float32)
+        drains = None if sinks is None else _decoded(sinks)
         rows = list(zip(self.batch.sequences, self.batch.positions, strict=True))
         for t, (sequence, position) in enumerate(rows):
             self.caches.setdefault((sequence, spec.layer), Cache(spec)).store(position, k[t], v[t])
@@ -141,8 +157,8 @@ class ReferenceOps:
         for t, (sequence, position) in enumerate(rows):
             cache, end = self.caches[sequence, spec.layer], position + 1 if spec.causal else ends[sequence]
             head = q[t].reshape(spec.heads, spec.head_dim)
-            out[t] = attend_row(head, cache.keys[:end], cache.values[:end], position, spec)
-        return out.reshape(len(q), -1)
+            out[t] = attend_row(head, cache.keys[:end], cache.values[:end], position, spec, drains)
+        return out.reshape(len(q), spec.heads * spec.value_width)
 
     def short_conv(self, x: F32, weight: Weight, bias: Weight | None, state: State, activation: str) -> F32:
         taps = _decoded(weight).reshape(weight.shape)
