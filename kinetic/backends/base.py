@@ -83,8 +83,8 @@ class Attention:
     head_dim: int
     scale: float
     window: int = 0
-    causal: bool = True
     value_dim: int = 0
+    causal: bool = True
 
     @property
     def value_width(self) -> int:
