@@ -67,8 +67,8 @@ def barrier(sync, threads):
 
 
 @kernel
-def execute_further(p, i, op, thread, threads, scratch):
-    """What came later."""
+def execute_recurrent(p, i, thread, threads, scratch):
+    op = field(i, 0)
     if op == tape.MUL:
         mul(p, i, thread, threads)
     elif op == tape.ACTIVATE:
@@ -79,10 +79,6 @@ def execute_further(p, i, op, thread, threads, scratch):
         layer_norm(p, i, thread, threads)
     elif op == tape.AVERAGE:
         average(p, i, thread, threads)
-    elif op == tape.PIECE:
-        piece(p, i, thread, threads)
-    elif op == tape.MATMUL_HEADS:
-        matmul_heads(p, i, thread, threads, scratch)
 
 
 @kernel
@@ -129,8 +125,12 @@ def execute(p, i, thread, threads, scratch):
         expert_down(p, i, thread, threads, scratch)
     elif op == tape.EXPERT_SUM:
         expert_sum(p, i, thread, threads)
+    elif op == tape.PIECE:
+        piece(p, i, thread, threads)
+    elif op == tape.MATMUL_HEADS:
+        matmul_heads(p, i, thread, threads, scratch)
     else:
-        execute_further(p, i, op, thread, threads, scratch)
+        execute_recurrent(p, i, thread, threads, scratch)
 
 
 @kernel
