@@ -90,12 +90,22 @@ class Batch:
 
     Positions of a sequence rise from row to row; all that stand before the first
     have been computed earlier. ``outputs`` are the row indices whose logits are wanted, ascending.
+    For a mean and for attention that is not causal a batch must have the whole of each of its
+    sequences, from position 0 on, its rows side by side.
     """
 
     tokens: tuple[int, ...]
     positions: tuple[int, ...]
     sequences: tuple[int, ...]
     outputs: tuple[int, ...]
+
+
+def lengths(batch: Batch) -> dict[int, int]:
+    """By sequence how many positions it has with this batch."""
+    out: dict[int, int] = {}
+    for sequence, position in zip(batch.sequences, batch.positions, strict=True):
+        out[sequence] = max(out.get(sequence, 0), position + 1)
+    return out
 
 
 @dataclass(frozen=True)

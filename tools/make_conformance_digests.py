@@ -14,8 +14,9 @@ import sys
 from typing import Any
 
 from conformance.answers import tokens_digest
-from conformance.cases import digests, functions, quantised, samplers, tokenizers
+from conformance.cases import digests, embeddings, functions, quantised, samplers, tokenizers
 from conformance.recipes import DIGESTS, MIXED
+from conformance.recipes.encoders import ENCODERS
 from conformance.setting import Setting
 from conformance.suite import opened
 from kinetic.types import PROFILE
@@ -64,6 +65,7 @@ def _others(setting: Setting, device: str) -> dict[str, Any]:
         "functions": {name: functions.digest(functions.values(name, device)) for name in functions.FUNCTIONS},
         "samplers": {name: tokens_digest(samplers.draws(name, device)) for name in samplers.DRAWS},
         "quantised": {name: quantised.digest(setting, name, 1) for name in (*quantised.QUICK, *quantised.OTHERS)},
+        "vectors": {name: embeddings.digest(setting, name) for name in ENCODERS},
         "texts": {
             subject.recipe.family: tokenizers.digest(subject)
             for subject in setting.built_in
@@ -75,7 +77,7 @@ def _others(setting: Setting, device: str) -> dict[str, Any]:
 def _changed(before: dict[str, Any], made: dict[str, Any]) -> list[str]:
     return [
         f"{part}/{name}"
-        for part in ("recipes", "functions", "samplers", "quantised", "texts")
+        for part in ("recipes", "functions", "samplers", "quantised", "texts", "vectors")
         for name, old in before.get(part, {}).items()
         if made[part].get(name) != old
     ]

@@ -1,7 +1,9 @@
 """The table of docs/MODELS.md: ``python -m tools.make_models_table GOLDEN``, GOLDEN a folder of llama.cpp's figures.
 
 For each small random model there that this build runs: the largest difference of a logit from llama.cpp's, whether
-chunks, threads and the reference change a bit, and tokens a second of decoding and of its prompt.
+chunks, threads and the reference change a bit, and tokens a second of decoding and of its prompt. For each that makes
+vectors: the largest difference of an element of any row, and whether neighbours, threads and the reference change
+a bit.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from kinetic.api.embedder import Embedder
 from kinetic.api.probe import Probe
 from kinetic.bits import F32
 from kinetic.errors import KineticError
@@ -25,6 +28,10 @@ BEGIN, END = "<!-- table -->\n", "<!-- end -->\n"
 HEAD = (
     "| model | family | from llama.cpp | llama.cpp from itself | invariant | prompt, tokens/s | decoding |\n"
     "| --- | --- | --: | --: | --- | --: | --: |\n"
+)
+VECTORS_HEAD = (
+    "| model | family | rows from llama.cpp | pooling | its vector from llama.cpp | invariant |\n"
+    "| --- | --- | --: | --- | --: | --- |\n"
 )
 WAYS = (("cpu", 2, 1), ("cpu", 1, 7), ("cpu", 2, 33), ("reference", 1, 64))
 """Device, threads, and rows at once that must give the bits of one row after the other on one thread."""
@@ -45,22 +52,41 @@ class Measured(NamedTuple):
         return f"| {self.name} | {self.family} | {self.difference:.4f} | {self.own:.4f} | {said} | {rates} |\n"
 
 
+class Vectors(NamedTuple):
+    name: str
+    family: str
+    rows: float
+    pooling: str
+    pooled: float
+    invariant: bool
+
+    def __str__(self) -> str:
+        said = "yes" if self.invariant else "**no**"
+        return f"| {self.name} | {self.family} | {self.rows:.4f} | {self.pooling} | {self.pooled:.4f} | {said} |\n"
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Writes the table anew; 1 if a model is not invariant."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("golden", type=Path)
     folder = parser.parse_args(arguments).golden / "archs"
-    rows, others = [], []
+    rows: list[Measured] = []
+    vectors: list[Vectors] = []
+    others: list[str] = []
     for path in sorted(folder.glob("*/model.gguf")):
         try:
-            rows.append(measure(path))
+            if (path.parent / "emb_model.npy").is_file():
+                vectors.append(measure_vectors(path))
+            else:
+                rows.append(measure(path))
         except (KineticError, FileNotFoundError):
             others.append(f"{path.parent.name} (`{_architecture(path)}`)")
     text = PAGE.read_text(encoding="utf-8")
     before, after = text.split(BEGIN)[0], text.split(END)[1]
     missing = f"\nNot run yet: {', '.join(others)}.\n" if others else ""
-    PAGE.write_text(before + BEGIN + HEAD + "".join(map(str, rows)) + missing + END + after, encoding="utf-8")
-    return 0 if all(row.invariant for row in rows) else 1
+    table = HEAD + "".join(map(str, rows)) + "\n" + VECTORS_HEAD + "".join(map(str, vectors))
+    PAGE.write_text(before + BEGIN + table + missing + END + after, encoding="utf-8")
+    return 0 if all(row.invariant for row in rows) and all(row.invariant for row in vectors) else 1
 
 
 def _architecture(path: Path) -> str:
@@ -85,6 +111,26 @@ def measure(path: Path) -> Measured:
         prompt,
         decoding,
     )
+
+
+def measure_vectors(path: Path) -> Vectors:
+    """Of one model. Raises KineticError where this build can't run it."""
+    tokens = json.loads((path.parent / "tokens.json").read_text())["tokens"]
+    texts = [tokens, tokens[:1], tokens[7:40]]
+    with Embedder(path, pooling="none", threads=1) as embedder:
+        (rows,) = embedder.vectors([tokens], -1)
+    with Embedder(path, threads=1) as embedder:
+        pooling, alone = embedder.pooling, [embedder.vectors([text], -1)[0] for text in texts]
+    same = []
+    for device, threads in (("cpu", 2), ("reference", 1)):
+        with Embedder(path, device=device, threads=threads) as embedder:
+            beside = embedder.vectors(texts[::-1], -1)[::-1]
+        same += [np.array_equal(x.view(np.uint32), y.view(np.uint32)) for x, y in zip(alone, beside, strict=True)]
+    differences = [
+        float(np.abs(found - np.load(path.parent / f"emb_{name}.npy")).max())
+        for name, found in (("none", rows), ("model", alone[0]))
+    ]
+    return Vectors(path.parent.name, _architecture(path), differences[0], pooling, differences[1], all(same))
 
 
 def logits(path: Path, tokens: list[int], device: str, threads: int, rows: int) -> tuple[F32, float]:

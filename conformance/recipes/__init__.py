@@ -87,6 +87,7 @@ def expected() -> dict[str, Expected]:
 
 @cache
 def committed(part: str) -> dict[str, str]:
-    """Other committed digests by name: of "functions", "samplers", "quantised" or "texts", the cases of these names."""
+    """Other committed digests by name: of "functions", "samplers", "quantised" or "texts", the cases of these names, or
+    "vectors", those of embeddings."""
     table: dict[str, str] = json.loads(DIGESTS.read_text(encoding="utf-8"))[part]
     return table

@@ -38,6 +38,7 @@ def describe(path: str | os.PathLike[str], context: int = 0) -> dict[str, Any]:
         facts = {"bundle": _bundle(loaded)} | _file(loaded.gguf) | _shape(loaded.gguf)
         facts["tokenizer"] = _tokenizer(loaded.gguf, tokenizer)
         facts["template"] = _template(loaded.gguf, tokenizer, reasons)
+        facts["embedding"] = _embedding(family)
         facts["end_tokens"] = _named(tokenizer, sorted(tokenizer.end_tokens)) if tokenizer else []
         facts["memory"] = _memory(facts, family, context)
         facts["runnable"] = not reasons
@@ -198,6 +199,19 @@ def _template(gguf: Gguf, tokenizer: Tokenizer | None, reasons: list[str]) -> st
         except Malformed as error:
             reasons.append(str(error))
     return source if isinstance(source, str) else None
+
+
+def _embedding(family: Family | None) -> dict[str, Any] | None:
+    """How texts become vectors; None of a model that this build can't run."""
+    if family is None:
+        return None
+    embedding = family.embedding
+    return {
+        "pooling": embedding.pooling,
+        "writes_text": not embedding.only,
+        "ranks": embedding.rank is not None,
+        "labels": list(embedding.labels),
+    }
 
 
 def _memory(facts: dict[str, Any], family: Family | None, context: int) -> dict[str, int | None]:

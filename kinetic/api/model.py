@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from kinetic import packs, sampling, store
 from kinetic.api import profiles
 from kinetic.api.answer import Completion, Question, Stats, Stream
+from kinetic.api.embedder import Embeds
 from kinetic.api.opening import BACKENDS, Asked, choose_kernel_folder, close_all, open_adapters, rope_overrides
 from kinetic.api.opening import open_engine as _open_engine
 from kinetic.api.opening import open_file as _open_file
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from kinetic.engine.engine import Digest
 
 
-class Model:
+class Model(Embeds):
     """A model file or bundle, ready to answer. One answer at a time; threads take turns.
 
     ``model`` is a path, a name from ``kinetic models``, a pulled file's name, or
@@ -81,7 +82,7 @@ class Model:
             close_all(self._adapters)
             raise
         self.path = self._loaded.gguf.paths[0]
-        self.device = device
+        self.device, self._pack_cache = device, pack_cache
         self._turn, self._hashing = threading.Lock(), threading.Lock()
         self._identity: ModelIdentity | None = None
         self._adapter_files: tuple[AdapterFile, ...] | None = None
@@ -366,6 +367,7 @@ class Model:
         """Give up the file and its memory. Waits for an answer that another thread is being given."""
         self._closed = True
         with contextlib.nullcontext() if self._is_mine() else self._turn:
+            self._close_embedders()
             self._engine.close()
             self._close_files()
 

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kinetic.errors import KineticError
 from kinetic.types import Batch, PackCache
 
 CHUNK = 256
@@ -74,6 +73,9 @@ class Attention:
 
     ``layer`` is the one whose keys and values these are. ``value_dim`` is the width of a value head where it is not
     that of a query and a key head; 0: it is. With ``softcap`` scores are capped as by ``Ops.softcap``.
+
+    Not ``causal``, a row also sees the keys behind its own: all of its sequence, or with a ``window`` those at most
+    ``window // 2`` positions away to either side. All rows of a sequence must then be in one batch (``Batch``).
     """
 
     layer: int
@@ -84,6 +86,7 @@ class Attention:
     window: int = 0
     value_dim: int = 0
     softcap: float = 0.0
+    causal: bool = True
 
     @property
     def value_width(self) -> int:
@@ -183,6 +186,12 @@ class Ops(Protocol):
     def embed(self, table: Weight) -> Array:
         """Row ``tokens[t]`` of ``table`` [V, E], decoded to float32: [T, E]."""
 
+    def positions(self, table: Weight) -> Array:
+        """Row ``positions[t]`` of ``table`` [P, E], decoded to float32: [T, E]."""
+
+    def first_row(self, table: Weight) -> Array:
+        """Row 0 of ``table``, decoded to float32, for every t: [T, E]."""
+
     def scale(self, x: Array, factor: float) -> Array:
         """``x * float32(factor)``."""
 
@@ -192,6 +201,9 @@ class Ops(Protocol):
     def rms_norm(self, x: Array, weight: Weight, eps: float) -> Array:
         """RMS norm over groups of ``len(weight)`` elements (the whole row, or each head); a ``weight`` [groups, n] has
         n of its own for each group."""
+
+    def layer_norm(self, x: Array, weight: Weight, bias: Weight | None, eps: float) -> Array:
+        """Layer norm of whole rows x [T, E]; ``weight`` and ``bias`` [E], a bias left out is +0."""
 
     def linear(self, x: Array, weight: Weight, bias: Weight | None = None) -> Array:
         """``x`` [T, K] times ``weight`` [N, K] transposed, plus ``bias`` [N]: [T, N]."""
@@ -273,6 +285,12 @@ class Ops(Protocol):
 
     def outputs(self, x: Array) -> Array:
         """The rows whose logits are wanted: [len(outputs), E]."""
+
+    def average(self, x: Array) -> Array:
+        """For each row that is wanted the mean of x [T, E] over all rows of its sequence: [len(outputs), E].
+
+        All rows of a sequence must be in one batch, side by side.
+        """
 
     def tap(self, x: Array, name: str) -> Array:
         """``x`` as it is; ``Program.taps`` has a copy under ``name``. Only for whoever watches (``layers.watched``)."""
@@ -374,14 +392,6 @@ class Backend(Protocol):
 
         ``packs`` is where its weights may be kept for the next time; it never changes a bit.
         """
-
-
-def check_given(width: int, batch: Batch, given: NDArray[np.float32] | None) -> None:
-    """Raises KineticError unless ``given`` is what a model needs: [T, ``width``], or None with a width of 0."""
-    found = (0, 0) if given is None else given.shape
-    if found != ((len(batch.tokens), width) if width else (0, 0)):
-        message = f"this model takes {width} numbers beside each of {len(batch.tokens)} tokens, and was given {found}"
-        raise KineticError(message, name="WRONG_ROWS_GIVEN")
 
 
 Weights = Mapping[str, Weight]

@@ -19,6 +19,7 @@ from kinetic.cli import (
     check_output,
     conformance,
     doctor,
+    embed,
     export,
     gate,
     imatrix,
@@ -32,6 +33,7 @@ from kinetic.cli import (
     receipt,
     render,
     repair,
+    rerank,
     rm,
     run,
     sign,
@@ -48,6 +50,7 @@ DESCRIPTION = "Run language models so that the same question gets the same answe
 COMMANDS = (
     *(run, verify_receipt, receipt, audit, keygen),
     *(pack, unpack, verify, sign, repair, export, quantize),
+    *(embed, rerank),
     *(info, render, tokenize, pull, models, rm),
     *(bench, doctor, conformance, gate),
     *(perplexity, check_output, imatrix),

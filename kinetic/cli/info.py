@@ -61,8 +61,12 @@ def _rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "context", f"{_number(facts['context_length'])} tokens"
     yield from _shape(facts)
     yield "tokenizer", _tokenizer(tokenizer)
-    yield "template", _template(facts["template"])
-    if facts["end_tokens"]:
+    embedding = facts["embedding"]
+    if embedding is None or embedding["writes_text"]:
+        yield "template", _template(facts["template"])
+    if embedding and (not embedding["writes_text"] or embedding["pooling"] != "none"):
+        yield "embeds", _embeds(embedding)
+    if facts["end_tokens"] and (embedding is None or embedding["writes_text"]):
         yield "ends with", ", ".join(map(_token, facts["end_tokens"]))
     if memory["total"] is not None:
         parts = f"weights {_size(memory['weights'])}, keys and values {_size(memory['keys_and_values'])}"
@@ -134,6 +138,15 @@ def _tokenizer(facts: dict[str, Any]) -> str:
 
 def _token(token: dict[str, Any]) -> str:
     return f"{token['text']} ({token['id']})"
+
+
+def _embeds(facts: dict[str, Any]) -> str:
+    parts = [f"pooling {facts['pooling']}"]
+    parts += (
+        [f"ranks documents{' by ' + '/'.join(facts['labels']) if facts['labels'] else ''}"] if facts["ranks"] else []
+    )
+    parts += [] if facts["writes_text"] else ["writes no text"]
+    return ", ".join(parts)
 
 
 def _template(source: str | None) -> str:

@@ -11,13 +11,13 @@ import numpy as np
 from kinetic import models
 from kinetic.backends import open_backend
 from kinetic.bits import F32
-from kinetic.errors import ContextOverflow, UsageError
+from kinetic.errors import ContextOverflow, UnsupportedModel, UsageError
 from kinetic.layers.adapted import Lora, adapted
 from kinetic.sampling import Sampler
 from kinetic.types import Batch, PackCache, Request, Step
 
 if TYPE_CHECKING:
-    from kinetic.backends.base import Ops, Weights
+    from kinetic.backends.base import Ops, Program, Weights
     from kinetic.gguf import Gguf
 
 PROMPT_ROWS = 512
@@ -77,7 +77,20 @@ class Engine:
         if adapters:
             forward, packs = adapted(forward, adapters, weights), None
         watched = (lambda ops: forward(watch(ops))) if watch else forward
-        self._program = device.load(watched, self._family.attention, progress, packs, self._family.states)
+        family = self._family
+        self._loaded = (
+            None if family.embedding.only else device.load(watched, family.attention, progress, packs, family.states)
+        )
+
+    @property
+    def _program(self) -> Program:
+        """Raises UnsupportedModel for a model that gives no logits."""
+        if self._loaded is None:
+            raise UnsupportedModel(
+                f"a {self._family.architecture} model makes embeddings and no text: use `kinetic embed`",
+                name="EMBEDDING_MODEL",
+            )
+        return self._loaded
 
     # ---- asking
 
@@ -154,7 +167,8 @@ class Engine:
         return self._program.taps()
 
     def close(self) -> None:
-        self._program.close()
+        if self._loaded is not None:
+            self._loaded.close()
 
     # ---- parts
 

@@ -27,6 +27,18 @@ def pre_normed(
     return ops.add(x, gated_mlp(ops, weights, prefix, normed, "silu"))
 
 
+def normed_around(
+    ops: Ops, weights: Weights, prefix: str, x: Array, spec: Attention, rope: Rope | None, eps: float
+) -> Array:
+    """x [T, E] -> [T, E]; norms before and after both halves, as in Gemma 3."""
+    normed = ops.rms_norm(x, weights[f"{prefix}attn_norm.weight"], eps)
+    y = grouped_query(ops, weights, prefix, normed, spec, rope, norm_eps=eps)
+    x = ops.add(x, ops.rms_norm(y, weights[f"{prefix}post_attention_norm.weight"], eps))
+    normed = ops.rms_norm(x, weights[f"{prefix}ffn_norm.weight"], eps)
+    y = gated_mlp(ops, weights, prefix, normed, "gelu")
+    return ops.add(x, ops.rms_norm(y, weights[f"{prefix}post_ffw_norm.weight"], eps))
+
+
 def post_normed(
     ops: Ops, weights: Weights, prefix: str, x: Array, spec: Attention, rope: Rope | None, eps: float
 ) -> Array:

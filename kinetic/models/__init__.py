@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kinetic.backends.control_word import default_rounding
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
 __all__ = ["ARCHITECTURES", "MAX_CONTEXT", "asked", "build", "require_model"]
 
 ARCHITECTURES = (
+    "bert",
     "deepseek2",
     "ernie4_5",
     "exaone4",
     "falcon-h1",
+    "gemma-embedding",
     "gemma3",
     "gemma4",
     "gpt-oss",
@@ -35,6 +38,7 @@ ARCHITECTURES = (
     "llama",
     "nemotron_h",
     "nemotron_h_moe",
+    "nomic-bert",
     "olmo2",
     "phi3",
     "qwen2",
@@ -44,6 +48,9 @@ ARCHITECTURES = (
     "qwen3moe",
     "smollm3",
 )
+
+EMBEDDING_ARCHITECTURES = ("bert", "gemma-embedding", "nomic-bert")
+"""Those that make vectors of texts and write none."""
 
 
 def asked(gguf: Gguf, rope: RopeOverrides) -> Gguf:
@@ -69,12 +76,15 @@ def build(gguf: Gguf, weights: Weights) -> Family:
             f"architecture '{architecture}' is not one this build can run ({', '.join(ARCHITECTURES)})",
             name="UNKNOWN_ARCHITECTURE",
         )
+    from kinetic.models.pooling import read_embedding  # Not at the top: naming the architectures needs no NumPy.
+
     with default_rounding():
         module = importlib.import_module(f"kinetic.models.{architecture.replace('-', '_')}")
         family: Family = module.build(gguf, weights)
+        embedding = read_embedding(gguf, architecture, family.embedding)
     if gguf.rope != RopeOverrides() and not gguf.rope_is_read:
         raise UnsupportedModel(
             f"the architecture '{architecture}' has no rotary positions that could be given other settings",
             name="NO_ROPE",
         )
-    return family
+    return replace(family, embedding=embedding)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kinetic.backends.base import Attention, Forward, Rope, State, Weights
 from kinetic.backends.rope_tables import LARGEST_ANGLE, frequencies
 from kinetic.errors import UnsupportedModel
 from kinetic.formats import by_type
+from kinetic.layers.pooled import Head
 
 UNUSED = (".attn_rot_embd.weight", ".input_scale")
 """Endings of tensors that are never read, whatever their shape and type.
@@ -35,6 +36,26 @@ class NextToken:
 
 
 @dataclass(frozen=True)
+class Embedding:
+    """How texts become vectors. ``pooling`` is one of ``pooling.POOLINGS``, as the file says it.
+
+    ``only``: the model gives no logits, and ``Family.forward`` all rows [T, E] that vectors are made of. ``project``
+    is applied to pooled vectors, ``rank`` to those of ``rank_pooling`` for scores [n, labels], which ``softmax``
+    brings to a sum of 1.
+    """
+
+    pooling: str = "none"
+    only: bool = False
+    both_ways: bool = False
+    """Whether rows see those behind them."""
+    project: Head | None = None
+    rank: Head | None = None
+    rank_pooling: str = "last"
+    softmax: bool = False
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Family:
     """A model ready to run: ``forward`` computes logits, ``attention`` lists the layers that keep keys and values."""
 
@@ -46,6 +67,7 @@ class Family:
     states: tuple[State, ...] = ()
     """What its recurrent layers carry from token to token."""
     next_token: NextToken | None = None
+    embedding: Embedding = field(default_factory=Embedding)
 
 
 def refuse(name: str, message: str) -> UnsupportedModel:

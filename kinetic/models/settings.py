@@ -19,6 +19,7 @@ __all__ = ["MAX_CONTEXT", "MAX_LAYERS", "MAX_WIDTH", "Dense", "optional_setting"
 
 MAX_LAYERS = 4096
 MAX_WIDTH = 1 << 20
+RMS_EPS = "layer_norm_rms_epsilon"
 
 
 @dataclass(frozen=True)
@@ -45,15 +46,16 @@ class Dense:
 
 
 def read_dense(
-    gguf: Gguf, architecture: str, *, gaps: bool = False, values_apart: bool = False, varied: bool = False, ffn: int = 0
-) -> Dense:
+    gguf: Gguf, architecture: str, *, eps: str = RMS_EPS,
+    gaps: bool = False, values_apart: bool = False, varied: bool = False, ffn: int = 0,
+) -> Dense:  # fmt: skip
     """The settings under ``architecture.*``; raises UnsupportedModel with the offending key.
 
-    ``gaps``: layers may be without attention, and say so by 0 key/value heads (``attending``), or without a
-    feed-forward block of a length above 0. ``values_apart``: value heads may be of another width than key heads,
-    which the family looks after. ``varied``: heads, key/value heads and feed-forward lengths may differ between
-    layers (``layer_sizes``); what stands here is then the largest.
-    ``ffn`` is the feed-forward length where the file has none.
+    ``eps`` is the setting of its norms. ``gaps``: layers may be without attention, and say so by 0 key/value heads
+    (``attending``), or without a feed-forward block of a length above 0. ``values_apart``: value heads may be of
+    another width than key heads, which the family looks after. ``varied``: heads, key/value heads and feed-forward
+    lengths may differ between layers (``layer_sizes``); what stands here is then the largest. ``ffn`` is the
+    feed-forward length where the file has none.
     """
     layers = _positive(gguf, f"{architecture}.block_count", MAX_LAYERS)
     width = _positive(gguf, f"{architecture}.embedding_length", MAX_WIDTH)
@@ -83,7 +85,7 @@ def read_dense(
         ffn=uniform(gguf, f"{architecture}.feed_forward_length", layers, ffn, gaps=gaps, varied=varied),
         vocab_size=_vocabulary(gguf, embedding.shape[0]),
         context_length=longest_context(gguf, architecture),
-        eps=gguf.get(f"{architecture}.attention.layer_norm_rms_epsilon", "float"),
+        eps=gguf.get(f"{architecture}.attention.{eps}", "float"),
         rope_base=rope_base(gguf, architecture),
         rope_width=rope_width,
         scale=float(round_f32(1.0 / math.sqrt(head_dim))),

@@ -11,6 +11,7 @@ from kinetic.errors import UsageError
 from kinetic.text.bpe import BytePairEncoder, piece_bytes
 from kinetic.text.specials import SpecialTokens
 from kinetic.text.spm import ESCAPED_SPACE, SentencePieceEncoder
+from kinetic.text.unigram import UnigramEncoder
 from kinetic.text.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, Vocabulary
 from kinetic.text.wpm import WordPieceEncoder
 
@@ -45,10 +46,12 @@ class Tokenizer:
         self.end_tokens = vocabulary.end_tokens
         self.warnings = vocabulary.warnings
         self.add_bos = self._flag(metadata, "add_bos_token", self._encoder.add_bos) and self.bos is not None
-        self.add_eos = self._flag(metadata, "add_eos_token", False) and self.eos is not None
+        self.add_eos = self._flag(metadata, "add_eos_token", vocabulary.model == "t5") and self.eos is not None
         self._closing = self.eos if self.add_eos else None
         if vocabulary.model == "bert":
             self._closing = vocabulary.ids.get("sep")
+        add_sep = self._flag(metadata, "add_sep_token", vocabulary.model == "bert")
+        self._separator = vocabulary.ids.get("sep") if add_sep else None
 
     def encode(self, text: str, *, add_special: bool, parse_special: bool, guard: str = "") -> list[int]:
         """Token ids of ``text``.
@@ -86,6 +89,17 @@ class Tokenizer:
         need it so: the first token of a continuation may well start with a space that belongs to it.
         """
         return b"".join([self.piece(token, special=special) for token in ids])
+
+    @property
+    def closing(self) -> list[int]:
+        """What ends a text to which special tokens are added."""
+        return [] if self._closing is None else [self._closing]
+
+    @property
+    def between(self) -> list[int]:
+        """What stands between two texts that are read as a pair."""
+        ends = self.closing if self.add_eos else []
+        return ends if self._separator is None else [*ends, self._separator]
 
     def text(self, name: str) -> str:
         """Spelling of a special token by its name (bos, eos, unk, pad, ...), or "" if the model has none."""
@@ -147,6 +161,8 @@ def _encoder(vocabulary: Vocabulary, metadata: Mapping[str, Any], folder: Path |
         return SentencePieceEncoder(vocabulary, metadata)
     if vocabulary.model == "bert":
         return WordPieceEncoder(vocabulary, metadata)
+    if vocabulary.model == "t5":
+        return UnigramEncoder(vocabulary, metadata)
     return BytePairEncoder(vocabulary, metadata, folder)
 
 

@@ -20,7 +20,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 KINDS = range(7)
 """Values of ``tokenizer.ggml.token_type``; 0 stands for anything else, such tokens decode to nothing."""
 
-MODELS = ("llama", "gpt2", "gemma4", "bert")
+MODELS = ("llama", "gpt2", "gemma4", "bert", "t5")
 MAX_TOKEN_CHARS = 65_536
 """The longest token seen in a real file has 512 characters."""
 
@@ -45,6 +45,7 @@ SPECIAL_KEYS = {
 
 DEFAULT_IDS = {
     "llama": {"bos": 1, "eos": 2, "unk": 0},
+    "t5": {"eos": 1, "unk": 2, "pad": 0},
     "bert": {"bos": 101, "unk": 100, "sep": 102, "pad": 0, "mask": 103},
 }
 """Ids that hold when the file is silent, as in llama.cpp. Byte-level models have none here."""

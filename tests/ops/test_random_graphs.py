@@ -78,6 +78,10 @@ class Builder:
         x = self.take(WIDTH)
         self.keep(self.ops.rms_norm(x, float_weight(self.name(), normals(self.seed + self.count, width)), 1e-5))
 
+    def step_layer_norm(self):
+        weight, bias = (float_weight(self.name(), normals(self.seed + self.count, WIDTH)) for _ in range(2))
+        self.keep(self.ops.layer_norm(self.take(WIDTH), weight, bias if self.choose(2) else None, 1e-5))
+
     def step_add(self):
         self.keep(self.ops.add(self.take(WIDTH), self.take(WIDTH)))
 

@@ -17,7 +17,18 @@ import pytest
 from llvmlite import ir
 
 from kinetic.backends import cpu
-from kinetic.backends.cpu import attention, build, control, native, objects, rows, target
+from kinetic.backends.cpu import (
+    activation_rows,
+    attention,
+    build,
+    control,
+    delta_rows,
+    native,
+    objects,
+    rows,
+    scan,
+    target,
+)
 from kinetic.backends.cpu.native import COMMON_UNITS, KERNEL_SOURCES, Kernels
 from kinetic.backends.identity import engine_digest
 from kinetic.errors import UsageError
@@ -248,6 +259,9 @@ def assembly(module: llvm.ModuleRef, processor: str, features: str = "", triple:
 
 def vector_kernels(module: ir.Module, isa: str) -> None:
     rows.emit(module)
+    activation_rows.emit(module)
+    delta_rows.emit(module)
+    scan.emit(module)
     attention.emit(module, isa)
     control.emit(module)
 

@@ -387,7 +387,7 @@ def test_a_good_normaliser_blob_is_no_reason_to_refuse():
 
 def test_unknown_names():
     assert refused(byte_level(pre="someones-own")) == "UNKNOWN_PRE_TOKENIZER"
-    assert refused(byte_level(model="t5")) == "UNKNOWN_TOKENIZER"
+    assert refused(byte_level(model="rwkv")) == "UNKNOWN_TOKENIZER"
     assert refused({}) == "UNKNOWN_TOKENIZER"
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite import ir
 
-from kinetic.backends.cpu import attention, control, delta_rows, float_tiles, rows, scan, tiles
+from kinetic.backends.cpu import activation_rows, attention, control, delta_rows, float_tiles, rows, scan, tiles
 from kinetic.backends.cpu.objects import sealed
 from kinetic.backends.cpu.target import machine
 from kinetic.formats import Format, by_type
@@ -30,7 +30,7 @@ PACK_SIGNATURE = "void(int64, int64, int64, int64, int64, int64, int64)"
 def core_unit(isa: str) -> llvm.ModuleRef:
     from kinetic.backends.cpu import core, core_ops, core_work
 
-    return with_kernels(emitted("core", rows.emit, control.emit), core, core_ops, core_work)
+    return with_kernels(emitted("core", rows.emit, activation_rows.emit, control.emit), core, core_ops, core_work)
 
 
 def attention_unit(isa: str) -> llvm.ModuleRef:

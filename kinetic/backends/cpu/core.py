@@ -10,10 +10,12 @@ from kinetic.backends.cpu import tape
 from kinetic.backends.cpu.compiled import kernel
 from kinetic.backends.cpu.core_ops import (
     add,
+    average,
     columns,
     gated,
     gated_float,
     gather,
+    layer_norm,
     matmul,
     matmul_heads,
     norm,
@@ -91,6 +93,10 @@ def execute_recurrent(p, i, thread, threads, scratch):
         decay(p, i, thread, threads)
     elif op == tape.DELTA:
         delta(p, i, thread, threads)
+    elif op == tape.LAYER_NORM:
+        layer_norm(p, i, thread, threads)
+    elif op == tape.AVERAGE:
+        average(p, i, thread, threads)
 
 
 @kernel

@@ -49,16 +49,28 @@ def page_of(p, t, position):
     return read_i64(read_i64(field(p, tape.PAGES) + 8 * t) + 8 * (position // CHUNK))
 
 
+@inline
+def first_seen(p, row, window):
+    """The first key that a row sees. ``window`` is that of the instruction."""
+    position = read_i64(field(p, tape.POSITIONS) + 8 * row)
+    if window < 0:
+        return max(0, position + 1 + window)
+    return max(0, position + 1 - window) if window != 0 else 0
+
+
+@inline
+def end_seen(p, row, window):
+    """The key behind the last one that a row sees."""
+    position = read_i64(field(p, tape.POSITIONS) + 8 * row)
+    return min(read_i64(field(p, tape.ENDS) + 8 * row), position - window) if window < 0 else position + 1
+
+
 @kernel
 def bounds(p, row, heads, count, base, window, scratch):
     """Which lanes of the chunk at ``base`` each query row sees."""
     for r in range(count):
-        position = read_i64(field(p, tape.POSITIONS) + 8 * (row + r // heads))
-        low = 0
-        if window != 0:
-            low = max(0, position + 1 - window - base)
-        write_i64(scratch + LOW + 8 * r, low)
-        write_i64(scratch + HIGH + 8 * r, min(CHUNK, position + 1 - base))
+        write_i64(scratch + LOW + 8 * r, max(0, first_seen(p, row + r // heads, window) - base))
+        write_i64(scratch + HIGH + 8 * r, min(CHUNK, end_seen(p, row + r // heads, window) - base))
 
 
 @inline
@@ -231,13 +243,12 @@ def finish_rows(i, row, count, head, heads, state, scratch):
 
 @inline
 def first_chunk(p, row, window):
-    earliest = read_i64(field(p, tape.POSITIONS) + 8 * row)
-    return max(0, earliest + 1 - window) // CHUNK if window != 0 else 0
+    return first_seen(p, row, window) // CHUNK
 
 
 @inline
-def last_chunk(p, row, rows):
-    return read_i64(field(p, tape.POSITIONS) + 8 * (row + rows - 1)) // CHUNK
+def last_chunk(p, row, rows, window):
+    return (end_seen(p, row + rows - 1, window) - 1) // CHUNK
 
 
 @kernel
@@ -248,7 +259,7 @@ def attend_block(p, i, row, rows, g, head, heads, scratch):
     state = values + 16 * wide * 4
     scaled_queries(i, row, count, head, heads, scratch)
     start_rows(scratch, count)
-    for chunk in range(first_chunk(p, row, field(i, 11)), last_chunk(p, row, rows) + 1):
+    for chunk in range(first_chunk(p, row, field(i, 11)), last_chunk(p, row, rows, field(i, 11)) + 1):
         attend_chunk(p, i, row, g, heads, count, chunk, scratch, values, scratch + SUMS)
         merge_chunk(scratch, values, scratch + SUMS, state, wide, count)
     if field(i, 15) != 0:
@@ -262,7 +273,7 @@ def merge_block(p, i, row, rows, g, head, heads, scratch, parts):
     wide, count = padded(field(i, 7)), rows * heads
     state = scratch + ROWS_AT
     start_rows(scratch, count)
-    for chunk in range(first_chunk(p, row, field(i, 11)), last_chunk(p, row, rows) + 1):
+    for chunk in range(first_chunk(p, row, field(i, 11)), last_chunk(p, row, rows, field(i, 11)) + 1):
         part = parts + chunk * part_bytes(i)
         bounds(p, row, heads, count, chunk * CHUNK, field(i, 11), scratch)
         merge_chunk(scratch, part + PART_VALUES, part, state, wide, count)
@@ -295,6 +306,8 @@ def attend(p, i, thread, threads, scratch):
     10 address of the scale and the cap (0: none), 11 window or 0, 12 out, 13 out row bytes, 14 slot of the blocks,
     15 sinks or 0.
 
+    A window of 0 is none. Below 0 rows see both ways: -1 - n means n keys to either side.
+
     With CHUNKS in the program table only chunks are computed here, each by itself, so that even a single row
     has work for every thread; ``attend_merge`` does the rest."""
     units, chunks = units_of(p, i), field(p, tape.CHUNKS)
@@ -309,7 +322,7 @@ def attend(p, i, thread, threads, scratch):
     for part in range(thread, units * chunks, threads):
         chunk = part % chunks
         row, rows, g, head, heads = block_of(p, i, part // chunks)
-        if first_chunk(p, row, field(i, 11)) <= chunk <= last_chunk(p, row, rows):
+        if first_chunk(p, row, field(i, 11)) <= chunk <= last_chunk(p, row, rows, field(i, 11)):
             scaled_queries(i, row, rows * heads, head, heads, scratch)
             place = field(p, tape.PARTS) + part * size
             attend_chunk(p, i, row, g, heads, rows * heads, chunk, scratch, place + PART_VALUES, place)

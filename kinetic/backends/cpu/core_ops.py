@@ -9,6 +9,7 @@ from kinetic.backends.cpu.emitted import extern, field, pointer_call, read_f32, 
 from kinetic.backends.cpu.functions import RECORD
 
 norm_row = extern("norm_row", "aaaaf")
+layer_norm_row = extern("layer_norm_row", "aaaaaf")
 quantise_row = extern("quantise_row", "aaaa")
 store_tile = extern("store_tile", "aaaaaa")
 rope_row = extern("rope_row", "aaaa")
@@ -17,6 +18,7 @@ scale_row = extern("scale_row", "aaaf")
 softcap_row = extern("softcap_row", "aaaf")
 copy_row = extern("copy_row", "aaa")
 spread_row = extern("spread_row", "aaaa")
+divide_row = extern("divide_row", "aaaa")
 one_call, two_call, tile_call = pointer_call(4), pointer_call(5), pointer_call(5)
 gated_tile_call, gated_row_call = pointer_call(3), pointer_call(4)
 
@@ -83,6 +85,30 @@ def norm(p, i, thread, threads, scratch):
             else:
                 norm_row(x + at, weight, scratch, width, read_f32(field(i, 8)))
                 add_rows(field(i, 10) + t * field(i, 7) + at, scratch, out + at, width)
+
+
+@kernel
+def layer_norm(p, i, thread, threads):
+    """2 x, 3 weight, 4 bias, 5 out, 6 row bytes, 7 width, 8 address of eps."""
+    low, high = share(rows_of(p, i), thread, threads)
+    for t in range(low, high):
+        at = t * field(i, 6)
+        layer_norm_row(field(i, 2) + at, field(i, 3), field(i, 4), field(i, 5) + at, field(i, 7), read_f32(field(i, 8)))
+
+
+@kernel
+def average(p, i, thread, threads):
+    """2 x, 3 out, 4 row bytes, 5 lines of 16 elements, 6 address of the spans: of each output row first row, rows, and
+    in the upper half of a word the number of rows as float32."""
+    lines = field(i, 5)
+    low, high = share(field(p, tape.OUTPUT_ROWS) * lines, thread, threads)
+    for unit in range(low, high):
+        span, at = field(i, 6) + unit // lines * 24, unit % lines * 64
+        x, out = field(i, 2) + read_i64(span) * field(i, 4) + at, field(i, 3) + unit // lines * field(i, 4) + at
+        copy_row(0, out, 16)
+        for t in range(read_i64(span + 8)):
+            add_rows(out, x + t * field(i, 4), out, 16)
+        divide_row(out, span + 16, out, 16)
 
 
 @kernel

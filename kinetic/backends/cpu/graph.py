@@ -34,7 +34,7 @@ class GraphOps:
 
     def _node(self, op: str, width: int, *inputs: Node, **values: Any) -> Node:
         rows = inputs[0].rows if inputs else ALL_ROWS
-        node = Node(op, width, inputs, OUTPUT_ROWS if op == "outputs" else rows, values)
+        node = Node(op, width, inputs, OUTPUT_ROWS if op in ("outputs", "average") else rows, values)
         for source in inputs:
             source.uses.append(node)
         self.nodes.append(node)
@@ -46,11 +46,20 @@ class GraphOps:
     def softcap(self, x: Node, cap: float) -> Node:
         return self._node("softcap", x.width, x, cap=cap)
 
+    def positions(self, table: Weight) -> Node:
+        return self._node("positions", table.shape[1], table=table)
+
+    def first_row(self, table: Weight) -> Node:
+        return self._node("first_row", table.shape[1], table=table)
+
     def scale(self, x: Node, factor: float) -> Node:
         return self._node("scale", x.width, x, factor=factor)
 
     def rms_norm(self, x: Node, weight: Weight, eps: float) -> Node:
         return self._node("norm", x.width, x, weight=weight, eps=eps)
+
+    def layer_norm(self, x: Node, weight: Weight, bias: Weight | None, eps: float) -> Node:
+        return self._node("layer_norm", x.width, x, weight=weight, bias=bias, eps=eps)
 
     def linear(self, x: Node, weight: Weight, bias: Weight | None = None) -> Node:
         return self._node("linear", weight.shape[0], x, weight=weight, bias=bias)
@@ -104,6 +113,9 @@ class GraphOps:
 
     def outputs(self, x: Node) -> Node:
         return self._node("outputs", x.width, x)
+
+    def average(self, x: Node) -> Node:
+        return self._node("average", x.width, x)
 
     def tap(self, x: Node, name: str) -> Node:
         self._node("tap", x.width, x, name=name)

@@ -29,8 +29,11 @@ from kinetic.backends.cpu.weights import WeightStore
 from kinetic.backends.states import StateStore
 from kinetic.errors import KineticError
 
-FILLED = ("embed", "given")
-"""Operations whose rows are there before a pass begins."""
+TABLES = ("embed", "positions", "first_row")
+"""Operations that look up rows of tables."""
+
+FILLED = (*TABLES, "given")
+"""Operations whose rows are written before a pass begins, so nothing else may use their memory before they are read."""
 
 
 @dataclass
@@ -38,13 +41,15 @@ class Tape:
     """What ``program`` needs to run a forward pass."""
 
     code: NDArray[np.int64]
-    embeds: list[tuple[Node, Buffer]]
-    """Rows of tables, and where they are put before a pass."""
+    filled: list[tuple[Node, Buffer]]
+    """Rows of tables, to be written before each pass."""
     logits: Buffer
     vocab_size: int
     given: tuple[Node, Buffer] | None
     """What comes beside the tokens, filled as rows of tables are before a pass begins."""
     output_rows: NDArray[np.int64]
+    spans: NDArray[np.int64]
+    """[capacity, 3]: of the mean for each output row first row, rows, and their number (``span_words``)."""
     ropes: list[tuple[Rope, int]]
     """Each rotation and the program slot of its table."""
     groups: list[tuple[int, int]]
@@ -79,25 +84,26 @@ class Planner:
         self._groups: dict[int, int] = {}
         self._slots = tape.FIRST_FREE
         self._rows = allocate(8 * capacity).view(np.int64)
+        self._spans = allocate(24 * capacity).view(np.int64).reshape(-1, 3)
 
     def plan(self, nodes: Sequence[Node]) -> Tape:
         """Nodes in the order they were made; the last one, taps aside, is the logits."""
         logits = [node for node in nodes if node.op != "tap"][-1]
         self._pending = {node: len(node.uses) + (node is logits) for node in nodes}
         done_elsewhere = fused(nodes)
-        # First of all: they are written before a pass begins, so nothing may have used their memory before them.
         filled = [(node, self._float_buffer(node)) for node in nodes if node.op in FILLED]
-        self._buffers |= dict(filled)
+        self._buffers.update(filled)
         for node in nodes:
-            if node.op not in FILLED and node not in done_elsewhere:
+            if node not in done_elsewhere and node.op not in FILLED:
                 getattr(self, f"_{node.op}")(node)
         return Tape(
             code=np.array(self._code, np.int64),
-            embeds=[pair for pair in filled if pair[0].op == "embed"],
+            filled=[pair for pair in filled if pair[0].op in TABLES],
             logits=self._buffers[logits],
             given=next((pair for pair in filled if pair[0].op == "given"), None),
             vocab_size=logits.width,
             output_rows=self._rows,
+            spans=self._spans,
             ropes=list(self._ropes.items()),
             groups=list(self._groups.items()),
             taps=self._taps,
@@ -260,6 +266,22 @@ class Planner:
         self._done_with(source)
         self._buffers[owner or node] = out
 
+    def _layer_norm(self, node: Node) -> None:
+        source, rows = node.inputs[0], ("rows", node.rows)
+        x, out = self._buffers[source], self._take_over(source) or self._float_buffer(node)
+        bias = self._store.vector(node["bias"]) if node["bias"] is not None else self._zeros(node.width)
+        words = [x.address, self._store.vector(node["weight"]), bias, out.address, out.stride, node.width]
+        words.append(self._constant(node["eps"]))
+        self._emit(tape.LAYER_NORM, node, words, [(x, rows)], [(out, rows)])
+        self._finish(node, out)
+
+    def _zeros(self, width: int) -> int:
+        """Address of a row of zeros."""
+        key = ("zeros", width)
+        if key not in self._constants:
+            self._constants[key] = allocate(4 * round_up(width, GROUP))
+        return address(self._constants[key])
+
     def _linear(self, node: Node, residual: Node | None = None, owner: Node | None = None) -> None:
         """A product; with ``residual`` added when ``owner`` is the sum of both."""
         source = node.inputs[0]
@@ -333,6 +355,12 @@ class Planner:
         self._emit(tape.GATHER, node, words, [(x, None)], [(out, ("rows", node.rows))])
         self._finish(node, out)
 
+    def _average(self, node: Node) -> None:
+        x, out = self._buffers[node.inputs[0]], self._float_buffer(node)
+        words = [x.address, out.address, x.stride, round_up(node.width, GROUP) // GROUP, address(self._spans)]
+        self._emit(tape.AVERAGE, node, words, [(x, None)], [(out, None)])
+        self._finish(node, out)
+
     def _tap(self, node: Node) -> None:
         """A copy that nothing overwrites. It is a reader as any other, so what it reads is not fused away."""
         source = node.inputs[0]
@@ -346,3 +374,8 @@ class Planner:
     def _finish(self, node: Node, out: Buffer) -> None:
         self._done_with(*node.inputs)
         self._buffers[node] = out
+
+
+def span_words(first: int, rows: int) -> tuple[int, int, int]:
+    """A row of ``Tape.spans``: the number of rows again, as a float32 in the upper half of a word."""
+    return first, rows, int(np.float32(rows).view(np.int32)) << 32

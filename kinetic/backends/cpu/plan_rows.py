@@ -14,6 +14,9 @@ from kinetic.errors import KineticError
 if TYPE_CHECKING:
     from kinetic.backends.cpu.plan import Planner
 
+NO_WINDOW = 1 << 40
+"""More keys than any sequence has."""
+
 
 def attend(planner: Planner, node: Node) -> None:
     """Keys and values are stored first, if the node has any of its own."""
@@ -32,12 +35,19 @@ def attend(planner: Planner, node: Node) -> None:
     out = planner._float_buffer(node)
     slot = planner._slot(planner._groups, spec.heads // spec.kv_heads, 2)
     words = [q.address, q.stride, spec.heads, *shape]
-    words += [planner._constant(spec.scale, spec.softcap), spec.window, out.address, out.stride, slot, sinks]
+    words += [planner._constant(spec.scale, spec.softcap), _window(spec), out.address, out.stride, slot, sinks]
     cache, parts = (planner._cache, None), (planner._parts, None)
     planner._emit(tape.ATTEND, node, words, [(q, None), cache], [(out, None), parts])
     split = [mode for mode in ALL_MODES if mode & tape.SPLIT]
     planner._emit(tape.ATTEND_MERGE, node, words, [parts, cache], [(out, None)], split)
     planner._finish(node, out)
+
+
+def _window(spec: Attention) -> int:
+    """As ``core_attention.attend`` takes it."""
+    if spec.causal:
+        return spec.window
+    return -1 - (spec.window // 2 if spec.window else NO_WINDOW)
 
 
 def softcap(planner: Planner, node: Node) -> None:

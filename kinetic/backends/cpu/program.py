@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetic.backends import rope_tables
-from kinetic.backends.base import CHUNK, Attention, Forward, Rope, Snapshot, State, check_given
+from kinetic.backends.base import CHUNK, Attention, Forward, Rope, Snapshot, State
+from kinetic.backends.checks import check_given
 from kinetic.backends.control_word import default_rounding
 from kinetic.backends.cpu import tape
 from kinetic.backends.cpu.barriers import Buffer
@@ -19,15 +20,16 @@ from kinetic.backends.cpu.layout import TILE
 from kinetic.backends.cpu.memory import address, allocate, allocate_huge, round_up
 from kinetic.backends.cpu.native import Kernels
 from kinetic.backends.cpu.pages import PageLayout, Pages
-from kinetic.backends.cpu.plan import Planner, Tape
+from kinetic.backends.cpu.plan import TABLES, Planner, Tape, span_words
 from kinetic.backends.cpu.weights import WeightStore, check_table, open_pack
+from kinetic.backends.cpu.whole import needs_whole, whole_spans
 from kinetic.backends.cpu.workers import Workers
 from kinetic.backends.reference.candidates import not_finite
 from kinetic.backends.states import StateStore, check_snapshot
 from kinetic.bits import F32
 from kinetic.errors import OutOfMemory
 from kinetic.formats import by_type
-from kinetic.types import Batch, PackCache
+from kinetic.types import Batch, PackCache, lengths
 
 INSERTED = 256
 """Up to this many best candidates are kept in order while scanning; more are sorted afterwards."""
@@ -50,32 +52,30 @@ class CpuProgram:
         self._threads = threads
         # In a pass of one row each thread has a copy of what it reads, and there is room for a copy a row.
         self._capacity = max(TAPPED, threads) if any(node.op == "tap" for node in nodes) else CAPACITY
-        layout = PageLayout(layers)
-        self._pages = Pages(layout)
+        self._is_whole = needs_whole(layers, nodes)
+        self._layout = PageLayout(layers)
+        self._pages = Pages(self._layout)
         self._states = StateStore(states, _room_for_states)
-        self._tape: Tape = self._plan(nodes, layout, packs)
+        self._nodes = nodes
+        self._tape: Tape = self._plan(nodes, packs)
         self.vocab_size = self._tape.vocab_size
         self._program = np.zeros(tape.FIRST_FREE + 64, np.int64)
-        self._rows = np.zeros((4, CAPACITY), np.int64)
         # Some of them may read what others store.
         self._attention = list(dict.fromkeys(node["spec"] for node in nodes if node.op == "attend"))
-        self._sequences, self._order = np.zeros((CAPACITY, 3), np.int64), np.zeros(CAPACITY, np.int64)
         self._parts = allocate(0)
-        self._blocks = {slot: np.zeros((CAPACITY, 2), np.int64) for _, slot in self._tape.groups}
         self._tables: dict[Rope, F32] = {}
         self._seen: dict[str, list[F32]] = {}
         self._prepare(scratch_bytes(self._attention, nodes))
         self._workers = Workers(kernels, self._program, threads)
         self._candidates = _CandidateBuffers(self.vocab_size)
 
-    def _plan(self, nodes: list[Node], layout: PageLayout, packs: PackCache | None) -> Tape:
+    def _plan(self, nodes: list[Node], packs: PackCache | None) -> Tape:
         """The tape, with all weights packed. A pack was written only of checked weights: they are not checked again."""
-        weights = WeightStore(self._kernels, matrices(nodes), self._threads)
-        tables = list({node["table"].name: node["table"] for node in nodes if node.op == "embed"}.values())
+        self._weights = weights = WeightStore(self._kernels, matrices(nodes), self._threads)
+        tables = list({node["table"].name: node["table"] for node in nodes if node.op in TABLES}.values())
         pack = self._pack = open_pack(packs, tables, weights)
         is_read = pack is not None and weights.read(pack)
-        with default_rounding():
-            made = Planner(self._kernels, weights, layout, self._states, self._capacity).plan(nodes)
+        made = self._planned()
         if not is_read:
             for table in tables:
                 if not weights.holds(table):
@@ -88,10 +88,30 @@ class CpuProgram:
     def _prepare(self, scratch: int) -> None:
         p = self._program
         self._scratch = allocate(scratch * self._threads)
-        p[tape.CODE], p[tape.LENGTH] = address(self._tape.code), len(self._tape.code)
         p[tape.SCRATCH], p[tape.SCRATCH_BYTES] = address(self._scratch), scratch
-        p[tape.POSITIONS], p[tape.PAGES] = address(self._rows[0]), address(self._rows[1])
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """The tape and the tables of rows for passes of ``capacity`` rows."""
+        p, tables = self._program, max(CAPACITY, self._capacity)
+        self._rows = np.zeros((3, tables), np.int64)
+        self._blocks = {slot: np.zeros((tables, 2), np.int64) for _, slot in self._tape.groups}
+        p[tape.CODE], p[tape.LENGTH] = address(self._tape.code), len(self._tape.code)
+        self._sequences, self._order = np.zeros((tables, 3), np.int64), np.zeros(tables, np.int64)
         p[tape.SEQUENCES], p[tape.ORDER] = address(self._sequences), address(self._order)
+        p[tape.POSITIONS], p[tape.PAGES], p[tape.ENDS] = (address(row) for row in self._rows)
+
+    def _fit(self, rows: int) -> None:
+        """Room for a longer pass, where a batch may not be cut: the same instructions over more memory."""
+        if rows > self._capacity:
+            self._capacity = round_up(rows, CAPACITY)
+            self._tape = self._planned()
+            self._make_room()
+
+    def _planned(self) -> Tape:
+        with default_rounding():
+            planner = Planner(self._kernels, self._weights, self._layout, self._states, self._capacity)
+            return planner.plan(self._nodes)
 
     # ---- one pass
 
@@ -100,8 +120,10 @@ class CpuProgram:
         self._seen = {name: [] for name in self._tape.taps}
         check_given(self._tape.given[0].width if self._tape.given else 0, batch, given)
         self._states.check(batch)
+        if self._is_whole:
+            self._fit(len(batch.tokens))
         parts = []
-        for part in split(batch, self._capacity):
+        for part in [batch] if self._is_whole else split(batch, self._capacity):
             parts.append(self._pass(part, given))
             given = None if given is None else given[len(part.tokens) :]
         if self._pack is not None:
@@ -111,11 +133,13 @@ class CpuProgram:
     def _pass(self, batch: Batch, given: F32 | None) -> F32:
         rows, outputs = len(batch.tokens), len(batch.outputs)
         ends = self._states.begin(batch)
-        self._embed(batch.tokens)
+        self._fill(batch)
         if given is not None and self._tape.given:
             node, buffer = self._tape.given
             _rows_in(buffer, rows)[:, : node.width] = given[:rows]
         self._rows[0, :rows] = batch.positions
+        if self._is_whole:
+            self._refresh_spans(batch)
         longest = max(batch.positions) + 1
         self._rows[1, :rows] = self._page_tables(batch)
         self._tape.output_rows[:outputs] = batch.outputs
@@ -134,18 +158,25 @@ class CpuProgram:
 
     def _page_tables(self, batch: Batch) -> list[int]:
         """Each row's page table. A table moves when it grows, so all grow before any address is taken."""
-        lengths: dict[int, int] = {}
-        for sequence, position in zip(batch.sequences, batch.positions, strict=True):
-            lengths[sequence] = max(lengths.get(sequence, 0), position + 1)
-        tables = {sequence: self._pages.table(sequence, length) for sequence, length in lengths.items()}
+        tables = {sequence: self._pages.table(sequence, length) for sequence, length in lengths(batch).items()}
         return [tables[sequence] for sequence in batch.sequences]
 
-    def _embed(self, tokens: Sequence[int]) -> None:
-        for node, target in self._tape.embeds:
-            table, rows = node["table"], _rows_in(target, len(tokens))
+    def _fill(self, batch: Batch) -> None:
+        """The rows of tables that a pass begins with."""
+        count = len(batch.tokens)
+        wanted = {"embed": batch.tokens, "positions": batch.positions, "first_row": (0,) * count}
+        for node, target in self._tape.filled:
+            table, rows = node["table"], _rows_in(target, count)
             with default_rounding():
-                decoded = by_type(table.ggml_type, table.name).decode(table.data[np.array(tokens, np.int64)])
+                decoded = by_type(table.ggml_type, table.name).decode(table.data[np.array(wanted[node.op], np.int64)])
             rows[:, : decoded.shape[1]] = decoded
+
+    def _refresh_spans(self, batch: Batch) -> None:
+        """Where each row's sequence ends, and which rows the mean of each output row is over."""
+        spans = whole_spans(batch)
+        self._rows[2, : len(batch.tokens)] = [spans[sequence][1] for sequence in batch.sequences]
+        for number, output in enumerate(batch.outputs):
+            self._tape.spans[number] = span_words(*spans[batch.sequences[output]])
 
     def _refresh_tables(self, length: int) -> None:
         """Rotation tables reach as far as the longest position so far."""

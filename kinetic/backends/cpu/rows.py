@@ -8,11 +8,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from kinetic.backends.cpu.functions import (
-    ACTIVATIONS,
-    IN_TILES,
-    UNGATED,
     exp,
-    gated,
     load_block,
     quantise_block,
     softcap,
@@ -44,7 +40,6 @@ from kinetic.backends.cpu.ir import (
     store,
     vec,
 )
-from kinetic.backends.reference.functions import GATES
 from kinetic.bits import F16_MAX
 
 LINE = vec(F32, 16)
@@ -52,6 +47,7 @@ LINE = vec(F32, 16)
 
 def emit(module: ir.Module) -> None:
     norm_row(module)
+    layer_norm_row(module)
     quantise_row(module)
     add_rows(module)
     scale_row(module)
@@ -66,21 +62,12 @@ def emit(module: ir.Module) -> None:
     store_key(module)
     store_value(module)
     store_tile(module)
-    for activation in ACTIVATIONS:
-        activate_row(module, activation)
-    for activation in GATES:
-        gated_row(module, activation)
-    for activation in IN_TILES:
-        gated_tile(module, activation)
-    for activation in UNGATED:
-        ungated_row(module, activation)
-        ungated_tile(module, activation)
     mul_rows(module)
     tap_row(module)
     move_row(module)
 
 
-def _lines(b: Builder, n: Value) -> Value:
+def lines(b: Builder, n: Value) -> Value:
     """Vectors of 16 that cover n elements."""
     return b.ashr(b.add(n, i64(15)), i64(4))
 
@@ -124,6 +111,27 @@ def norm_row(module: ir.Module) -> None:
     b.ret_void()
 
 
+def layer_norm_row(module: ir.Module) -> None:
+    """layer_norm_row(x, weight, bias, out, n, eps): layer norm of a row of n elements. ``out`` may be ``x``."""
+    b, (x, weight, bias, out, n, eps) = function(module, "layer_norm_row", "aaaaaf")
+    count = b.sitofp(n, F32)
+    body = Loop(b, lines(b, n), [like(LINE, 0)])
+    rest = b.sub(n, b.mul(body.i, i64(16)))
+    (sums,) = body.end([b.fadd(body.values[0], load_masked(b, at(b, x, body.i, 64), rest))])
+    mean = splat(b, b.fdiv(reduce_tree(b, sums, add_floats), count), 16)
+    body = Loop(b, lines(b, n), [like(LINE, 0)])
+    inside = first_lanes(b, b.sub(n, b.mul(body.i, i64(16))))
+    v = b.select(inside, b.fsub(load(b, at(b, x, body.i, 64), 0, LINE), mean), like(LINE, 0))
+    (squares,) = body.end([fma(b, v, v, body.values[0])])
+    variance = b.fdiv(reduce_tree(b, squares, add_floats), count)
+    r = splat(b, b.fdiv(f32(1), sqrt(b, b.fadd(variance, eps))), 16)
+    with loop(b, lines(b, n)) as i:
+        v = b.fmul(b.fsub(load(b, at(b, x, i, 64), 0, LINE), mean), r)
+        w, shift = (load(b, at(b, base, i, 64), 0, LINE) for base in (weight, bias))
+        store(b, fma(b, v, w, shift), at(b, out, i, 64))
+    b.ret_void()
+
+
 def quantise_row(module: ir.Module) -> None:
     """quantise_row(x, records, blocks, stride): records lie ``stride`` bytes apart."""
     b, (x, records, blocks, stride) = function(module, "quantise_row", "aaaa")
@@ -135,7 +143,7 @@ def quantise_row(module: ir.Module) -> None:
 def add_rows(module: ir.Module) -> None:
     """add_rows(x, y, out, n)."""
     b, (x, y, out, n) = function(module, "add_rows", "aaaa")
-    with loop(b, _lines(b, n)) as i:
+    with loop(b, lines(b, n)) as i:
         total = b.fadd(load(b, at(b, x, i, 64), 0, LINE), load(b, at(b, y, i, 64), 0, LINE))
         store(b, total, at(b, out, i, 64))
     b.ret_void()
@@ -144,7 +152,7 @@ def add_rows(module: ir.Module) -> None:
 def mul_rows(module: ir.Module) -> None:
     """mul_rows(x, y, out, n)."""
     b, (x, y, out, n) = function(module, "mul_rows", "aaaa")
-    with loop(b, _lines(b, n)) as i:
+    with loop(b, lines(b, n)) as i:
         product = b.fmul(load(b, at(b, x, i, 64), 0, LINE), load(b, at(b, y, i, 64), 0, LINE))
         store(b, product, at(b, out, i, 64))
     b.ret_void()
@@ -154,7 +162,7 @@ def tap_row(module: ir.Module) -> None:
     """tap_row(x, weight, out, n, first): out = fma(x, weight, out), where ``first`` is not 0 from +0."""
     b, (x, weight, out, n, first) = function(module, "tap_row", "aaaaa")
     starts = b.icmp_signed("!=", first, i64(0))
-    with loop(b, _lines(b, n)) as i:
+    with loop(b, lines(b, n)) as i:
         y = b.select(starts, like(LINE, 0), load(b, at(b, out, i, 64), 0, LINE))
         y = fma(b, load(b, at(b, x, i, 64), 0, LINE), load(b, at(b, weight, i, 64), 0, LINE), y)
         store(b, y, at(b, out, i, 64))
@@ -177,7 +185,7 @@ def move_row(module: ir.Module) -> None:
 def scale_row(module: ir.Module) -> None:
     """scale_row(x, out, n, factor)."""
     b, (x, out, n, factor) = function(module, "scale_row", "aaaf")
-    with loop(b, _lines(b, n)) as i:
+    with loop(b, lines(b, n)) as i:
         store(b, b.fmul(load(b, at(b, x, i, 64), 0, LINE), splat(b, factor, 16)), at(b, out, i, 64))
     b.ret_void()
 
@@ -186,7 +194,7 @@ def softcap_row(module: ir.Module) -> None:
     """softcap_row(x, out, n, cap)."""
     b, (x, out, n, cap) = function(module, "softcap_row", "aaaf")
     limit = splat(b, cap, 16)
-    with loop(b, _lines(b, n)) as i:
+    with loop(b, lines(b, n)) as i:
         store(b, softcap(b, load(b, at(b, x, i, 64), 0, LINE), limit), at(b, out, i, 64))
     b.ret_void()
 
@@ -196,9 +204,9 @@ def copy_row(module: ir.Module) -> None:
     b, (x, out, n) = function(module, "copy_row", "aaa")
     zero = b.icmp_signed("==", x, i64(0))
     with b.if_else(zero) as (then, otherwise):
-        with then, loop(b, _lines(b, n)) as i:
+        with then, loop(b, lines(b, n)) as i:
             store(b, like(LINE, 0), at(b, out, i, 64))
-        with otherwise, loop(b, _lines(b, n)) as i:
+        with otherwise, loop(b, lines(b, n)) as i:
             store(b, load(b, at(b, x, i, 64), 0, LINE), at(b, out, i, 64))
     b.ret_void()
 
@@ -214,7 +222,7 @@ def spread_row(module: ir.Module) -> None:
 def exp_row(module: ir.Module) -> None:
     """exp_row(x, out, n)."""
     b, (x, out, n) = function(module, "exp_row", "aaa")
-    with loop(b, _lines(b, n)) as i:
+    with loop(b, lines(b, n)) as i:
         store(b, exp(b, load(b, at(b, x, i, 64), 0, LINE)), at(b, out, i, 64))
     b.ret_void()
 
@@ -223,7 +231,7 @@ def scan_row(module: ir.Module) -> None:
     """scan_row(x, n, out): out[0] the largest of n float32 (NaN aside), out[1] 1.0 if any is NaN or +inf else 0.0."""
     b, (x, n, out) = function(module, "scan_row", "aaa")
     nothing = like(LINE, float("-inf"))
-    body = Loop(b, _lines(b, n), [nothing, ir.Constant(vec(I1, 16), [False] * 16)])
+    body = Loop(b, lines(b, n), [nothing, ir.Constant(vec(I1, 16), [False] * 16)])
     keep = first_lanes(b, b.sub(n, b.mul(body.i, i64(16))))
     v = b.select(keep, load(b, at(b, x, body.i, 64), 0, LINE), nothing)
     fine = b.fcmp_ordered("<", v, like(LINE, float("inf")))
@@ -265,54 +273,6 @@ def find(module: ir.Module, name: str, comparison: str) -> None:
     b.ret(b.add(base, b.zext(lane, I64)))
     b.position_at_end(nothing)
     b.ret(n)
-
-
-def activate_row(module: ir.Module, activation: str) -> None:
-    """activate_row_ACT(x, out, n)."""
-    b, (x, out, n) = function(module, f"activate_row_{activation}", "aaa")
-    with loop(b, _lines(b, n)) as i:
-        store(b, ACTIVATIONS[activation](b, load(b, at(b, x, i, 64), 0, LINE)), at(b, out, i, 64))
-    b.ret_void()
-
-
-def gated_row(module: ir.Module, activation: str) -> None:
-    """gated_row_ACT(gate, up, out, n)."""
-    b, (gate, up, out, n) = function(module, f"gated_row_{activation}", "aaaa")
-    with loop(b, _lines(b, n)) as i:
-        sides = (load(b, at(b, side, i, 64), 0, LINE) for side in (gate, up))
-        store(b, gated(b, activation, *sides), at(b, out, i, 64))
-    b.ret_void()
-
-
-def gated_tile(module: ir.Module, activation: str) -> None:
-    """gated_tile_ACT(tiles, rows, records): one record a row from four tiles [rows, 16], 1 KiB apart.
-
-    The tiles are gate, gate, up, up.
-    """
-    b, (tiles, rows, records) = function(module, f"gated_tile_{activation}", "aaa")
-    with loop(b, rows) as t:
-        row = at(b, tiles, t, 64)
-        parts = [load(b, row, 1024 * k, LINE) for k in range(4)]
-        gate, up = (shuffle(b, parts[k], range(32), parts[k + 1]) for k in (0, 2))
-        quantise_block(b, gated(b, activation, gate, up), at(b, records, t, 64))
-    b.ret_void()
-
-
-def ungated_row(module: ir.Module, activation: str) -> None:
-    """ungated_row_ACT(unused, up, out, n): as ``gated_row``, without a gate."""
-    b, (_, up, out, n) = function(module, f"ungated_row_{activation}", "aaaa")
-    with loop(b, _lines(b, n)) as i:
-        store(b, ACTIVATIONS[activation](b, load(b, at(b, up, i, 64), 0, LINE)), at(b, out, i, 64))
-    b.ret_void()
-
-
-def ungated_tile(module: ir.Module, activation: str) -> None:
-    """ungated_tile_ACT(tiles, rows, records): as ``gated_tile``, of the two tiles of up alone."""
-    b, (tiles, rows, records) = function(module, f"ungated_tile_{activation}", "aaa")
-    with loop(b, rows) as t:
-        low, high = (load(b, at(b, tiles, t, 64), 1024 * k, LINE) for k in (2, 3))
-        quantise_block(b, ACTIVATIONS[activation](b, shuffle(b, low, range(32), high)), at(b, records, t, 64))
-    b.ret_void()
 
 
 def rope_row(module: ir.Module) -> None:

@@ -8,7 +8,7 @@ compiled side) and ``plan`` (the Python side) share these names.
 # Slots of the program table.
 CODE, LENGTH, ROWS, OUTPUT_ROWS, SYNC, SCRATCH, SCRATCH_BYTES = range(7)
 POSITIONS, PAGES, CHUNKS, PARTS, WORK, PASS, MODE = range(7, 14)
-SEQUENCES, SEQUENCE_COUNT, ORDER = range(14, 17)
+SEQUENCES, SEQUENCE_COUNT, ORDER, ENDS = range(14, 18)
 FIRST_FREE = 24
 """From here on: one slot for each rotation table and each list of attention blocks."""
 
@@ -21,6 +21,7 @@ ONE_ROW, SPLIT, MODES = 1, 2, 4
 that need it."""
 
 # POSITIONS: int64 [rows]. PAGES: int64 [rows], address of the page table of the row's sequence.
+# ENDS: int64 [rows], positions that the row's sequence has, for attention that is not causal.
 # CHUNKS: chunks of 256 keys that the longest row sees, if each is to be computed by itself, else 0. PARTS: memory for
 # them, [units of attention][CHUNKS].
 # WORK: what is left of each instruction, a line of memory for each thread (core_work). PASS: a number that
@@ -41,10 +42,10 @@ COLUMNS, ATTEND_MERGE = 12, 13
 ROUTE, ASSIGN, EXPERT_INPUT, EXPERT_HIDDEN, EXPERT_DOWN, EXPERT_SUM = range(14, 20)
 MUL, ACTIVATE, SHORT_CONV = range(20, 23)
 PIECE, MATMUL_HEADS = 23, 24
-SCAN, SOFTCAP, GATED_COLUMN, L2_NORM, DECAY, DELTA = range(25, 31)
+SCAN, SOFTCAP, GATED_COLUMN, L2_NORM, DECAY, DELTA, LAYER_NORM, AVERAGE = range(25, 33)
 
 NAMES = (
     "barrier norm+quantise norm matmul gated gated-float rope store attend add scale gather columns attend-merge "
     "route assign expert-input expert-hidden expert-down expert-sum "
-    "mul activate short-conv piece matmul-heads scan softcap gated-column l2-norm decay delta"
+    "mul activate short-conv piece matmul-heads scan softcap gated-column l2-norm decay delta layer-norm average"
 ).split()

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from kinetic.backends.base import Attention, Forward, Snapshot, State, check_given
+from kinetic.backends.base import Attention, Forward, Snapshot, State
+from kinetic.backends.checks import check_given
 from kinetic.backends.control_word import default_rounding
 from kinetic.backends.identity import engine_digest
 from kinetic.backends.reference.candidates import candidates

@@ -35,14 +35,15 @@ def attend_row(
 
     Keys are grouped in chunks of 256 by absolute position. Chunks without a
     visible key are skipped; the first other one starts the sum, each later one
-    is merged into it in order. A sink is merged last, as a chunk of one key
-    whose value is zeros.
+    is merged into it in order. Where attention is not causal ``keys`` are those
+    of the whole sequence. A sink is merged last, as a chunk of one key whose
+    value is zeros.
     """
-    first = 0 if spec.window == 0 else max(0, position + 1 - spec.window)
+    first, end = visible(position, len(keys), spec)
     scaled = q * np.float32(spec.scale)
     state: Partial | None = None
-    for start in range(first // CHUNK * CHUNK, position + 1, CHUNK):
-        low, high = max(first, start), min(position + 1, start + CHUNK)
+    for start in range(first // CHUNK * CHUNK, end, CHUNK):
+        low, high = max(first, start), min(end, start + CHUNK)
         chunk = _chunk(scaled, keys[low:high], values[low:high], low - start, spec)
         state = chunk if state is None else _merge(state, chunk)
     assert state is not None
@@ -50,6 +51,16 @@ def attend_row(
         state = _merge(state, Partial(sinks, np.ones_like(sinks), np.zeros_like(state.values)))
     with np.errstate(all="ignore"):
         return state.values / state.total[:, None]
+
+
+def visible(position: int, length: int, spec: Attention) -> tuple[int, int]:
+    """The first key that a row at ``position`` of a sequence of ``length`` sees, and the one behind the last."""
+    if spec.causal:
+        return (0 if spec.window == 0 else max(0, position + 1 - spec.window)), position + 1
+    if spec.window == 0:
+        return 0, length
+    reach = spec.window // 2
+    return max(0, position - reach), min(length, position + reach + 1)
 
 
 def _chunk(q: F32, keys: NDArray[np.float16], values: NDArray[np.float16], lane: int, spec: Attention) -> Partial:

@@ -6,18 +6,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetic.backends import rope_tables
-from kinetic.backends.base import Attention, Delta, Experts, Rope, Routing, Scan, State, Weight, check_given
+from kinetic.backends.base import Attention, Delta, Experts, Rope, Routing, Scan, State, Weight
+from kinetic.backends.checks import check_given
 from kinetic.backends.reference.attention import attend_row
 from kinetic.backends.reference.delta import delta
 from kinetic.backends.reference.experts import matrix, mixture, route
-from kinetic.backends.reference.functions import ACTIVATIONS, GATES, fma32, softcap, strided_sum_of_squares
+from kinetic.backends.reference.functions import ACTIVATIONS, GATES, fma32, softcap, strided_sum, strided_sum_of_squares
 from kinetic.backends.reference.linear import linear
 from kinetic.backends.reference.recurrent import short_conv_row
 from kinetic.backends.reference.scan import scan_row
 from kinetic.backends.states import StateStore
 from kinetic.bits import F32, f32_to_f16
 from kinetic.formats import by_type, check_scales
-from kinetic.types import Batch
+from kinetic.types import Batch, lengths
 
 F16 = NDArray[np.float16]
 
@@ -66,6 +67,16 @@ class ReferenceOps:
         check_scales(fmt, table.data, table.name)
         return fmt.decode(table.data[np.array(self.batch.tokens, np.int64)])
 
+    def positions(self, table: Weight) -> F32:
+        fmt = by_type(table.ggml_type, table.name)
+        check_scales(fmt, table.data, table.name)
+        return fmt.decode(table.data[np.array(self.batch.positions, np.int64)])
+
+    def first_row(self, table: Weight) -> F32:
+        fmt = by_type(table.ggml_type, table.name)
+        check_scales(fmt, table.data, table.name)
+        return np.repeat(fmt.decode(table.data[:1]), len(self.batch.tokens), axis=0)
+
     def scale(self, x: F32, factor: float) -> F32:
         return x * np.float32(factor)
 
@@ -80,6 +91,16 @@ class ReferenceOps:
             mean = strided_sum_of_squares(groups) / np.float32(width)
             r = np.float32(1) / np.sqrt(mean + np.float32(eps))
             return ((groups * r[..., None]) * w).reshape(x.shape)
+
+    def layer_norm(self, x: F32, weight: Weight, bias: Weight | None, eps: float) -> F32:
+        w = by_type(weight.ggml_type, weight.name).decode(weight.data).reshape(-1)
+        b = np.zeros_like(w) if bias is None else by_type(bias.ggml_type, bias.name).decode(bias.data).reshape(-1)
+        with np.errstate(all="ignore"):
+            n = np.float32(len(w))
+            centred = x - (strided_sum(x) / n)[:, None]
+            variance = strided_sum_of_squares(centred) / n
+            r = np.float32(1) / np.sqrt(variance + np.float32(eps))
+            return fma32(centred * r[:, None], w, b)
 
     def linear(self, x: F32, weight: Weight, bias: Weight | None = None) -> F32:
         y = linear(x, weight)
@@ -138,14 +159,16 @@ class ReferenceOps:
     def attend(self, q: F32, k: F32 | None, v: F32 | None, spec: Attention, sinks: Weight | None = None) -> F32:
         out = np.zeros((len(q), spec.heads, spec.value_width), np.float32)
         drains = None if sinks is None else _decoded(sinks)
-        rows = zip(self.batch.sequences, self.batch.positions, strict=True)
+        rows = list(zip(self.batch.sequences, self.batch.positions, strict=True))
         for t, (sequence, position) in enumerate(rows):
             cache = self.caches.setdefault((sequence, spec.layer), Cache(spec))
             if k is not None and v is not None:
                 cache.store(position, k[t].reshape(spec.kv_heads, -1), v[t].reshape(spec.kv_heads, -1))
+        ends = lengths(self.batch)
+        for t, (sequence, position) in enumerate(rows):
+            cache, end = self.caches[sequence, spec.layer], position + 1 if spec.causal else ends[sequence]
             head = q[t].reshape(spec.heads, spec.head_dim)
-            keys, values = cache.keys[: position + 1], cache.values[: position + 1]
-            out[t] = attend_row(head, keys, values, position, spec, drains)
+            out[t] = attend_row(head, cache.keys[:end], cache.values[:end], position, spec, drains)
         return out.reshape(len(q), spec.heads * spec.value_width)
 
     def short_conv(self, x: F32, weight: Weight, bias: Weight | None, state: State, activation: str) -> F32:
@@ -180,6 +203,17 @@ class ReferenceOps:
 
     def outputs(self, x: F32) -> F32:
         return x[np.array(self.batch.outputs, np.int64)]
+
+    def average(self, x: F32) -> F32:
+        sequences = np.array(self.batch.sequences)
+        out = np.zeros((len(self.batch.outputs), x.shape[1]), np.float32)
+        with np.errstate(all="ignore"):
+            for number, output in enumerate(self.batch.outputs):
+                rows = x[sequences == sequences[output]]
+                for row in rows:
+                    out[number] += row
+                out[number] /= np.float32(len(rows))
+        return out
 
     def tap(self, x: F32, name: str) -> F32:
         self.taps[name] = x.copy()
