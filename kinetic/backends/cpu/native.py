@@ -44,8 +44,8 @@ COMMON_UNITS = ("core", "attention")
 
 KERNEL_SOURCES = (
     "activation_rows attention build compiled control core core_attention core_candidates core_delta core_experts "
-    "core_ops core_recurrent core_routes core_scan core_work delta_rows dots emitted expert_fields float_tiles functions "
-    "ir layout objects packing rows scan tape target tiles"
+    "core_ops core_recurrent core_routes core_scan core_work delta_rows dots emitted expert_fields float_tiles "
+    "functions ir layout objects packing rows scan tape target tiles"
 ).split()
 """Modules of this package that end up in object files. ``test_native`` checks that none is forgotten."""
 
