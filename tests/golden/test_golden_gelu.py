@@ -16,6 +16,7 @@ from kinetic import models
 from kinetic.backends.control_word import default_rounding
 from kinetic.backends.reference import functions
 from kinetic.backends.reference import ops as reference_ops
+from kinetic.backends.states import StateStore
 from kinetic.loader import open_model_file
 from kinetic.types import Batch
 from tests.golden.test_golden_archs import FloatCache, check_greedy
@@ -36,7 +37,7 @@ def from_the_table(x):
 @pytest.mark.parametrize("name", LARGEST)
 def test_formula(golden, name, monkeypatch):
     monkeypatch.setattr(reference_ops, "Cache", FloatCache)
-    monkeypatch.setitem(functions.ACTIVATIONS, "gelu", from_the_table)
+    monkeypatch.setitem(functions.GATES, "gelu", lambda gate, up: from_the_table(gate) * up)
     folder = golden / "archs" / name
     prompt = json.loads((folder / "tokens.json").read_text())["tokens"]
     greedy = json.loads((folder / "greedy.json").read_text())
@@ -44,7 +45,7 @@ def test_formula(golden, name, monkeypatch):
     rows = tuple(range(len(tokens)))
     with open_model_file(folder / "model.gguf") as file, default_rounding():
         family = models.build(file.gguf, file.weights)
-        ops = reference_ops.ReferenceOps(Batch(tokens, rows, (0,) * len(rows), rows), {})
+        ops = reference_ops.ReferenceOps(Batch(tokens, rows, (0,) * len(rows), rows), {}, StateStore(family.states))
         found = family.forward(ops)
     length = min(len(prompt), len(tokens))
     difference = float(np.abs(found[:length] - np.load(folder / "logits.npy")[:length]).max())

@@ -110,10 +110,10 @@ class Builder:
         """With the keys and values of an earlier layer, if there is one."""
         if self.layers:
             spec = self.layers[self.choose(len(self.layers))]
-            heads, cap = spec.kv_heads * (2 + 2 * self.choose(2)), (0.0, 3.0)[self.choose(2)]
+            heads, cap = spec.kv_heads * (4 + 4 * self.choose(2)), (0.0, 3.0)[self.choose(2)]
             q = self.linear(self.take(WIDTH), heads * HEAD)
             y = self.ops.attend(q, None, None, replace(spec, heads=heads, softcap=cap))
-            self.keep(self.linear(y, WIDTH, heads * HEAD))
+            self.keep(self.linear(y, WIDTH, heads * spec.value_width))
 
     def step_feed_forward(self):
         x = self.take(WIDTH)
