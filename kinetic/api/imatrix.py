@@ -40,12 +40,14 @@ class Collector:
 
     def add(self, taps: dict[str, F32]) -> None:
         """The rows of one pass. Raises NonFinite."""
-        for name in dict.fromkeys(self._watched.tap_of.values()):
-            if name in taps:
-                _add_rows(self._entry(name, taps[name], 1), 0, _finite(name, taps[name]))
-        for seen in self._watched.mixtures.values():
-            if seen.routes in taps:
-                self._add_mixture(seen, taps)
+        mixtures = self._watched.mixtures.values()
+        apart = {name for seen in mixtures for name in (seen.x, seen.routes, *seen.hidden)}
+        apart -= set(self._watched.tap_of.values())
+        for name, rows in taps.items():
+            if name not in apart:
+                _add_rows(self._entry(name, rows, 1), 0, _finite(name, rows))
+        for seen in mixtures:
+            self._add_mixture(seen, taps)
 
     def _add_mixture(self, seen: Seen, taps: dict[str, F32]) -> None:
         """Each row counts for the experts that it was sent to."""
