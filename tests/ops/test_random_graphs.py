@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from kinetic.backends.base import Attention, Delta, Experts, Rope, Routing, State
-from kinetic.backends.cpu.program import trace
+from kinetic.backends.cpu.graph import GraphOps
 from kinetic.backends.rope_tables import frequencies
 from tests.support.backends import assert_same, inputs, loaded, rows_of
 from tests.support.blocks import FORMATS, float_weight, normals, random_weight, words
@@ -35,8 +35,7 @@ class Builder:
         self.choices = words(seed, 10_000).tolist()
         self.count = 0
         self.live = [(inputs(ops, normals(seed, ROWS, WIDTH)), WIDTH)]
-        self.layers = []
-        self.states = []
+        self.layers, self.states = [], []
 
     def choose(self, n):
         return (self.choices.pop() >> 20) % n
@@ -147,6 +146,21 @@ class Builder:
         weight = self.matrix(heads * HEAD, HEAD + 16)._replace(shape=(heads, HEAD, HEAD + 16))
         self.keep(self.ops.linear_heads(joined, weight))
 
+    def step_mul(self):
+        self.keep(self.ops.mul(self.take(WIDTH), self.ops.activate(self.take(WIDTH), "sigmoid")))
+
+    def step_activate(self):
+        """In place, where nothing else reads it."""
+        self.keep(self.ops.activate(self.linear(self.take(WIDTH)), ("silu", "gelu", "sigmoid")[self.choose(3)]))
+
+    def step_short_conv(self):
+        taps = 2 + self.choose(3)
+        state = State(len(self.states), "conv", (taps - 1, WIDTH))
+        self.states.append(state)
+        weight = float_weight(self.name(), normals(self.seed + self.count, WIDTH, taps) * np.float32(0.6))
+        bias = float_weight(self.name(), normals(self.seed + self.count, WIDTH)) if self.choose(2) else None
+        self.keep(self.ops.short_conv(self.take(WIDTH), weight, bias, state, ("", "silu")[self.choose(2)]))
+
 
 def build(seed, layers, states):
     steps = [getattr(Builder, name) for name in sorted(vars(Builder)) if name.startswith("step_")]
@@ -170,8 +184,8 @@ def build(seed, layers, states):
 def test_random_pass(seed):
     layers, states = [], []
     forward = build(1000 + 17 * seed, layers, states)
-    trace(forward)  # which tells what it keeps
-    with loaded(forward, layers, "reference", 1, states) as program:
+    forward(GraphOps())  # which tells the two
+    with loaded(forward, layers, "reference", states=states) as program:
         expected = program.run(rows_of(ROWS))
     assert len(np.unique(expected)) > 200
     with loaded(forward, layers, threads=3, states=states) as program:
