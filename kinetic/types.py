@@ -64,12 +64,15 @@ class Batch:
 
     Positions of a sequence rise from row to row; all that stand before the first
     have been computed earlier. ``outputs`` are the row indices whose logits are wanted, ascending.
+    ``also[i]``, where there is any, are further sequences of which row i is a part: branches of a tree
+    whose stem is computed once.
     """
 
     tokens: tuple[int, ...]
     positions: tuple[int, ...]
     sequences: tuple[int, ...]
     outputs: tuple[int, ...]
+    also: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -148,8 +148,21 @@ class Program(Protocol):
     def run(self, batch: Batch) -> NDArray[np.float32]:
         """One forward pass: logits float32 [len(batch.outputs), V]. Reads and extends the sequences' state."""
 
-    def truncate(self, sequence: int, length: int) -> None:
-        """Forget the positions of ``sequence`` from ``length`` on."""
+    can_branch: bool
+    """Whether ``fork`` and ``take_over`` are possible."""
+
+    def rows(self, batch: Batch) -> NDArray[np.float32]:
+        """As ``run``, in memory that the next pass may overwrite."""
+
+    def truncate(self, sequence: int, length: int) -> int:
+        """Forget the positions of ``sequence`` from ``length`` on, or from an earlier one: the length that is left."""
+
+    def fork(self, source: int, target: int, length: int) -> None:
+        """Let the new sequence ``target`` begin with the first ``length`` positions of ``source``, which must not be
+        truncated below that while ``target`` is there. ``truncate(target, 0)`` ends it."""
+
+    def take_over(self, source: int, target: int) -> None:
+        """``target`` becomes what its fork ``source`` is, which ends."""
 
     def taps(self) -> dict[str, NDArray[np.float32]]:
         """Of the last ``run``: what each ``Ops.tap`` saw, float32 [rows, width] by name, all rows of the batch."""

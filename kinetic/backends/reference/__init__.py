@@ -24,6 +24,8 @@ class ReferenceProgram:
         self._caches: dict[tuple[int, int], Cache] = {}
         self._taps: dict[str, F32] = {}
 
+    can_branch = True
+
     def run(self, batch: Batch) -> F32:
         # What overflows becomes an infinity and is refused where a token is drawn; a warning would say it twice.
         with default_rounding(), np.errstate(all="ignore"):
@@ -32,16 +34,28 @@ class ReferenceProgram:
         self._taps = ops.taps
         return logits
 
+    def rows(self, batch: Batch) -> F32:
+        return self.run(batch)
+
     def taps(self) -> dict[str, F32]:
         return self._taps
 
-    def truncate(self, sequence: int, length: int) -> None:
+    def truncate(self, sequence: int, length: int) -> int:
         for key in [key for key in self._caches if key[0] == sequence]:
             if length == 0:
                 del self._caches[key]
             else:
                 self._caches[key].keys[length:] = np.nan
                 self._caches[key].values[length:] = np.nan
+        return length
+
+    def fork(self, source: int, target: int, length: int) -> None:
+        for sequence, layer in [key for key in self._caches if key[0] == source]:
+            self._caches[target, layer] = self._caches[sequence, layer].begun(length)
+
+    def take_over(self, source: int, target: int) -> None:
+        for sequence, layer in [key for key in self._caches if key[0] == source]:
+            self._caches[target, layer] = self._caches.pop((sequence, layer))
 
     def candidates(self, row: F32, k: int, floor: float) -> tuple[np.ndarray, F32]:
         return candidates(row, k, floor)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,6 +34,12 @@ class Cache:
             self.values = _grow(self.values, grown)
         self.keys[position] = f32_to_f16(key)
         self.values[position] = f32_to_f16(value)
+
+    def begun(self, length: int) -> Cache:
+        """One of its own with the first ``length`` positions."""
+        new = copy.copy(self)
+        new.keys, new.values = self.keys[:length].copy(), self.values[:length].copy()
+        return new
 
 
 def _grow(array: F16, length: int) -> F16:
@@ -102,6 +110,9 @@ class ReferenceOps:
         out = np.zeros((len(q), spec.heads, spec.head_dim), np.float32)
         rows = zip(self.batch.sequences, self.batch.positions, strict=True)
         for t, (sequence, position) in enumerate(rows):
+            for other in self.batch.also[t : t + 1]:
+                for branch in other:
+                    self.caches.setdefault((branch, spec.layer), Cache(spec)).store(position, k[t], v[t])
             cache = self.caches.setdefault((sequence, spec.layer), Cache(spec))
             cache.store(position, k[t], v[t])
             head = q[t].reshape(spec.heads, spec.head_dim)
