@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,8 @@ import numpy as np
 from kinetic import models
 from kinetic.backends import open_backend
 from kinetic.bits import F32
+from kinetic.engine.drafts import Drafter, ModelSource, NgramSource
+from kinetic.engine.passes import Passes
 from kinetic.errors import ContextOverflow, UnsupportedModel, UsageError
 from kinetic.layers.adapted import Lora, adapted
 from kinetic.sampling import Sampler
@@ -18,6 +20,7 @@ from kinetic.types import Batch, PackCache, Request, Step
 
 if TYPE_CHECKING:
     from kinetic.backends.base import Ops, Program, Weights
+    from kinetic.engine.drafts import Source
     from kinetic.gguf import Gguf
 
 PROMPT_ROWS = 512
@@ -48,6 +51,9 @@ class Engine:
     prompt_rows = 0
     """Rows of a prompt at once; 0: PROMPT_ROWS. Set to fewer where that is faster, as a bundle's profile does."""
 
+    drafter: Drafter | None
+    """What guesses tokens ahead, if anything. No bit depends on it."""
+
     def __init__(
         self,
         gguf: Gguf,
@@ -60,6 +66,9 @@ class Engine:
         packs: PackCache | None = None,
         watch: Callable[[Ops], Ops] | None = None,
         adapters: Sequence[Lora] = (),
+        off: Collection[str] = (),
+        draft: Engine | None = None,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         """``context`` 0 is the model's own length; more than that is refused. ``progress`` gets one-line news.
 
@@ -67,6 +76,8 @@ class Engine:
         the model is built with from a backend's own: it may tap them (``taps``), or compute something else.
         ``adapters`` are fitted to this model (kinetic.adapters); with them there are no ``packs``, which hold the
         model's weights alone.
+        ``off`` names speed-ups to do without (``types.SPEED_UPS``), ``draft`` is a smaller model with the same
+        vocabulary that guesses ahead, and closed with this one, ``clock`` tells in seconds what passes cost.
         """
         self._family = models.build(gguf, weights)
         device = open_backend(backend, threads=threads)
@@ -81,6 +92,8 @@ class Engine:
         self._loaded = (
             None if family.embedding.only else device.load(watched, family.attention, progress, packs, family.states)
         )
+        self._draft, self._clock = draft, clock
+        self.drafter = None if self._loaded is None or "drafts" in off else self._make_drafter()
 
     @property
     def _program(self) -> Program:
@@ -91,6 +104,18 @@ class Engine:
                 name="EMBEDDING_MODEL",
             )
         return self._loaded
+
+    def _make_drafter(self) -> Drafter:
+        sources: list[Source] = [NgramSource()]
+        if self._draft:
+            if self._draft.vocab_size != self.vocab_size:
+                raise UsageError(
+                    f"the draft model has a vocabulary of {self._draft.vocab_size} tokens and the model one of"
+                    f" {self.vocab_size}: a draft model needs the same vocabulary",
+                    name="OTHER_VOCABULARY",
+                )
+            sources.append(ModelSource(self._draft._program, self._draft.context, self._clock))
+        return Drafter(sources, can_branch=self._program.can_branch)
 
     # ---- asking
 
@@ -109,16 +134,22 @@ class Engine:
         sampler = self._sampler(request)
         history = list(request.prompt)
         row = self._prompt(history, should_stop, on_prompt)
-        produced = 0
-        while row is not None and produced != request.max_tokens:
-            step = self._step(sampler, row, history, digest)
-            yield step
-            history.append(step.token)
-            produced += 1
-            done = step.token in request.end_tokens or produced == request.max_tokens
-            if done or len(history) >= self.context or (should_stop and should_stop()):
-                return
-            row = self._logits(history[-1:], len(history) - 1, (0,))[0]
+        limit = self.context - len(history)
+        limit = limit if request.max_tokens < 0 else min(limit, request.max_tokens)
+        if self.drafter:
+            self.drafter.begin(history)
+        passes = Passes(self._program, self.drafter, len(history), self._clock)
+        try:
+            while row is not None and limit > 0:
+                step = self._step(sampler, row, history, digest)
+                yield step
+                history.append(step.token)
+                limit -= 1
+                if step.token in request.end_tokens or limit == 0 or (should_stop and should_stop()):
+                    return
+                row = passes.row(history, limit - 1)
+        finally:
+            passes.settle(history)
 
     def replay(
         self,
@@ -169,6 +200,8 @@ class Engine:
     def close(self) -> None:
         if self._loaded is not None:
             self._loaded.close()
+        if self._draft:
+            self._draft.close()
 
     # ---- parts
 
