@@ -201,7 +201,8 @@ def _template(gguf: Gguf, tokenizer: Tokenizer | None, reasons: list[str]) -> st
 
 
 def _memory(facts: dict[str, Any], family: Family | None, context: int) -> dict[str, int | None]:
-    """Bytes. Weights take about what they take in the file; keys and values of all layers are kept in float16."""
+    """Bytes. Weights take about what they take in the file; keys and values of all layers are kept in float16;
+    recurrent states, in float32, are counted with them."""
     longest = family.context_length if family else facts["context_length"]
     if context < 0 or (isinstance(longest, int) and context > longest):
         raise UsageError(f"the context must be from 0 to the model's {longest}, not {context}", name="BAD_CONTEXT")

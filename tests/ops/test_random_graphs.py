@@ -10,9 +10,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kinetic.backends.base import Attention, Experts, Rope, Routing
+from kinetic.backends.base import Attention, Experts, Rope, Routing, State
+from kinetic.backends.cpu.graph import GraphOps
 from kinetic.backends.rope_tables import frequencies
-from tests.support.backends import assert_same, inputs, loaded, rows_of, run
+from tests.support.backends import assert_same, inputs, loaded, rows_of
 from tests.support.blocks import FORMATS, float_weight, normals, random_weight, words
 
 WIDTH = 64
@@ -34,7 +35,7 @@ class Builder:
         self.choices = words(seed, 10_000).tolist()
         self.count = 0
         self.live = [(inputs(ops, normals(seed, ROWS, WIDTH)), WIDTH)]
-        self.layers = []
+        self.layers, self.states = [], []
 
     def choose(self, n):
         return (self.choices.pop() >> 20) % n
@@ -129,15 +130,30 @@ class Builder:
         weight = self.matrix(heads * HEAD, HEAD + 16)._replace(shape=(heads, HEAD, HEAD + 16))
         self.keep(self.ops.linear_heads(joined, weight))
 
+    def step_mul(self):
+        self.keep(self.ops.mul(self.take(WIDTH), self.ops.activate(self.take(WIDTH), "sigmoid")))
 
-def build(seed, layers):
+    def step_activate(self):
+        """In place, where nothing else reads it."""
+        self.keep(self.ops.activate(self.linear(self.take(WIDTH)), ("silu", "gelu", "sigmoid")[self.choose(3)]))
+
+    def step_short_conv(self):
+        taps = 2 + self.choose(3)
+        state = State(len(self.states), "conv", (taps - 1, WIDTH))
+        self.states.append(state)
+        weight = float_weight(self.name(), normals(self.seed + self.count, WIDTH, taps) * np.float32(0.6))
+        bias = float_weight(self.name(), normals(self.seed + self.count, WIDTH)) if self.choose(2) else None
+        self.keep(self.ops.short_conv(self.take(WIDTH), weight, bias, state, ("", "silu")[self.choose(2)]))
+
+
+def build(seed, layers, states):
     steps = [getattr(Builder, name) for name in sorted(vars(Builder)) if name.startswith("step_")]
 
     def forward(ops):
         builder = Builder(ops, seed)
         for _ in range(STEPS):
             steps[builder.choose(len(steps))](builder)
-        layers[:] = builder.layers
+        layers[:], states[:] = builder.layers, builder.states
         total = builder.live[0][0] if builder.live[0][1] == WIDTH else builder.take(WIDTH)
         for x, width in builder.live[1:]:
             if width == WIDTH and x is not total:
@@ -150,11 +166,13 @@ def build(seed, layers):
 
 @pytest.mark.parametrize("seed", range(40))
 def test_random_pass(seed):
-    layers = []
-    forward = build(1000 + 17 * seed, layers)
-    expected = run(forward, rows_of(ROWS), backend="reference")
+    layers, states = [], []
+    forward = build(1000 + 17 * seed, layers, states)
+    forward(GraphOps())  # which tells the two
+    with loaded(forward, layers, "reference", states=states) as program:
+        expected = program.run(rows_of(ROWS))
     assert len(np.unique(expected)) > 200
-    with loaded(forward, layers, threads=3) as program:
+    with loaded(forward, layers, threads=3, states=states) as program:
         for _ in range(2):
             assert_same(program.run(rows_of(ROWS)), expected)
         for t in range(ROWS):
