@@ -131,4 +131,3 @@ def test_a_row_by_hand():
             new = old[h, 0, :, p] * np.exp(step[h] * a[h]) + b[g] * x[h, p] * step[h]
             assert np.allclose(state[h, 0, :, p], new, rtol=1e-5, atol=1e-6)
             assert np.isclose(y[h, p], new @ c[g].astype(np.float64) + d[h] * x[h, p], rtol=1e-5, atol=1e-5)
-    assert np.float32(2.0**-100) == SMALLEST_STATE
