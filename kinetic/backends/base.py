@@ -151,8 +151,9 @@ class Program(Protocol):
     can_branch: bool
     """Whether ``fork`` and ``take_over`` are possible."""
 
-    def rows(self, batch: Batch) -> NDArray[np.float32]:
-        """As ``run``, in memory that the next pass may overwrite."""
+    def rows(self, batch: Batch, choice: tuple[int, float] | None = None) -> NDArray[np.float32]:
+        """As ``run``, in memory that the next pass may overwrite. ``candidates`` will be asked of each row, most likely
+        with (k, floor) ``choice``."""
 
     def truncate(self, sequence: int, length: int) -> int:
         """Forget the positions of ``sequence`` from ``length`` on, or from an earlier one: the length that is left."""

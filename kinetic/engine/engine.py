@@ -11,7 +11,7 @@ import numpy as np
 from kinetic import models
 from kinetic.backends import open_backend
 from kinetic.bits import F32
-from kinetic.engine.drafts import Drafter, ModelSource, NgramSource
+from kinetic.engine.drafts import Drafter, ModelSource, NgramSource, RowCosts
 from kinetic.engine.passes import Passes
 from kinetic.errors import ContextOverflow, UsageError
 from kinetic.sampling import Sampler
@@ -84,9 +84,12 @@ class Engine:
         watched = (lambda ops: forward(watch(ops))) if watch else forward
         self._program = device.load(watched, self._family.attention, progress, packs)
         self._draft, self._clock = draft, clock
-        self.drafter = None if "drafts" in off else self._make_drafter()
+        self._costs = RowCosts()
+        self.drafter = None if "drafts" in off else self.fresh_drafter()
 
-    def _make_drafter(self) -> Drafter:
+    def fresh_drafter(self, costs: RowCosts | None = None) -> Drafter:
+        """One that knows nothing of earlier requests, but what passes cost."""
+        self._costs = costs or self._costs
         sources: list[Source] = [NgramSource()]
         if self._draft:
             if self._draft.vocab_size != self.vocab_size:
@@ -96,7 +99,7 @@ class Engine:
                     name="OTHER_VOCABULARY",
                 )
             sources.append(ModelSource(self._draft._program, self._draft.context, self._clock))
-        return Drafter(sources, can_branch=self._program.can_branch)
+        return Drafter(sources, self._costs, can_branch=self._program.can_branch)
 
     # ---- asking
 
@@ -119,7 +122,7 @@ class Engine:
         limit = limit if request.max_tokens < 0 else min(limit, request.max_tokens)
         if self.drafter:
             self.drafter.begin(history)
-        passes = Passes(self._program, self.drafter, len(history), self._clock)
+        passes = Passes(self._program, self.drafter, len(history), sampler.choice, self._clock)
         try:
             while row is not None and limit > 0:
                 step = self._step(sampler, row, history, digest)
@@ -156,7 +159,7 @@ class Engine:
             rows_at_once = PROMPT_ROWS if start + PROMPT_ROWS <= first else REPLAY_ROWS
             end = min(len(tokens), start + rows_at_once)
             wanted = tuple(range(max(first - start, 0), end - start))
-            rows = self._logits(tokens[start:end], start, wanted)
+            rows = self._program.rows(_batch(tokens[start:end], start, wanted), sampler.choice)
             if on_progress:
                 on_progress(end, len(tokens))
             for offset, row in zip(wanted, rows, strict=True):
@@ -215,13 +218,16 @@ class Engine:
         return rows[0]
 
     def _logits(self, tokens: Sequence[int], start: int, outputs: tuple[int, ...]) -> F32:
-        positions = tuple(range(start, start + len(tokens)))
-        return self._program.run(Batch(tuple(tokens), positions, (0,) * len(tokens), outputs))
+        return self._program.run(_batch(tokens, start, outputs))
 
     def _step(self, sampler: Sampler, row: F32, history: Sequence[int], digest: Digest | None) -> Step:
         draw = sampler.draw(row, history, self._program.candidates, self._program.exp)
         commit = digest(row) if digest else b""  # after the draw, which changes no row and refuses some
         return Step(draw.token, len(history), draw.runner_up, draw.gap, commit)
+
+
+def _batch(tokens: Sequence[int], start: int, outputs: tuple[int, ...]) -> Batch:
+    return Batch(tuple(tokens), tuple(range(start, start + len(tokens))), (0,) * len(tokens), outputs)
 
 
 def _context(wanted: int, longest: int) -> int:
