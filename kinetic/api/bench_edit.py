@@ -18,9 +18,6 @@ from kinetic.api.model import Model
 
 FORM = "kinetic bench edit 1"
 
-ANSWER = 256
-"""Tokens of each job."""
-
 COUNTRIES = (
     "Austria Belgium Chile Denmark Egypt Finland Ghana Hungary India Japan Kenya Latvia Mexico Norway Oman Peru Qatar"
     " Rwanda Spain Turkey"
@@ -29,7 +26,13 @@ COUNTRIES = (
 
 def file_of_60_lines() -> str:
     """A program that nobody has written before."""
-    lines = ['"""Parcels by country: what sending one costs, and how long it takes."""', "", "PRICES = {"]
+    lines = [
+        '"""Parcels by country: what sending one costs, and how long it takes."""',
+        "",
+        'CURRENCY = "EUR"',
+        "",
+        "PRICES = {",
+    ]
     lines += [f'    "{name}": ({3 * n + 4}.{n % 10}0, {n % 7 + 1}),' for n, name in enumerate(COUNTRIES)]
     lines += ["}", "", ""]
     for name, what, index in (("price", "euros", 0), ("days", "working days", 1)):
@@ -57,10 +60,12 @@ def file_of_60_lines() -> str:
         "",
         "",
         'if __name__ == "__main__":',
+        '    print(price_of("India"), CURRENCY)',
+        '    print(days_of("India"), "working days")',
         '    order = [("Peru", 2), ("Spain", 1)]',
         '    print(f"{total(order)} euros, {slowest(order)} is last")',
     ]
-    return "\n".join([*lines, "# end of file", "", ""][:60]) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 class Job(NamedTuple):
@@ -70,15 +75,14 @@ class Job(NamedTuple):
 
 
 def jobs() -> list[Job]:
-    file = file_of_60_lines()
     edit = (
-        f"parcels.py:\n```python\n{file}```\n\nThe same file, parcels.py, in which only the price for Japan was"
-        f" changed:\n```python\n{file.splitlines()[0]}\n"
+        f"Here is parcels.py.\n\n```python\n{file_of_60_lines()}```\n\nRepeat the whole file in a code block."
+        " Change only one line: the price for Japan becomes 30.0."
     )
     story = "The lighthouse keeper had not spoken to anyone for eleven weeks when the boat came. On it there was"
     return [
         Job("edit", edit, {"temperature": 0.0}),
-        Job("draw", story, {"temperature": 0.8, "seed": 1}),
+        Job("draw", story, {"temperature": 0.8, "seed": 1, "raw": True}),
     ]
 
 
@@ -98,7 +102,7 @@ def measure(
     *,
     threads: int = 0,
     repetitions: int = 3,
-    tokens: int = ANSWER,
+    tokens: int = bench.DECODE,
     peer: bench.Peer | None = None,
     news: Callable[[str], None] | None = None,
     progress: store.Progress | None = None,
@@ -152,7 +156,7 @@ def _run(model: Model, job: Job, tokens: int, *, drafts: bool) -> Completion:
     kept = engine.drafter
     engine.drafter = engine.fresh_drafter() if drafts else None
     try:
-        return model.generate(job.prompt, raw=True, max_tokens=tokens, **job.options)
+        return model.generate(job.prompt, max_tokens=tokens, **job.options)
     finally:
         engine.drafter = kept
 

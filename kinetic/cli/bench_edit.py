@@ -27,13 +27,17 @@ def run(options: Namespace, path: Path, peer: Peer | None) -> tuple[str, int]:
             " --device out",
             name="NO_EDIT_FORM",
         )
-    if len(options.threads) != 1 or options.repetitions < 1:
-        raise UsageError("--edit takes one number of threads, and at least one repetition", name="BAD_REPETITIONS")
+    if len(options.threads) != 1 or len(options.n_gen) != 1 or options.n_gen[0] < 2 or options.repetitions < 1:
+        raise UsageError(
+            "--edit takes one number of threads, one number of tokens from 2 on, and at least one repetition",
+            name="BAD_REPETITIONS",
+        )
     with Progress("measuring", quiet=options.quiet) as bar:
         record = bench_edit.measure(
             path,
             threads=options.threads[0],
             repetitions=options.repetitions,
+            tokens=options.n_gen[0],
             peer=peer,
             news=None if options.quiet else news,
             progress=bar,
