@@ -56,13 +56,13 @@ class SpeedUps:
         """With the costs that were measured last time."""
         if engine.drafter is None:
             return
-        engine.drafter.longest = self.draft_max
         if self.keeps:  # names and sizes are enough: figures of another file could only be unsuitable
             files = [(shard.path.name, shard.source.status.st_size) for shard in loaded.gguf.shards]
             name = json.dumps([files, engine.identity.engine_id, engine.identity.threads])
             digest = hashlib.sha256(name.encode()).hexdigest()[:32]
             self._costs_file = store.folder("costs") / f"{digest}.json"
-            engine.drafter.costs = RowCosts(_read(self._costs_file))
+            engine.drafter = engine.fresh_drafter(RowCosts(_read(self._costs_file)))
+        engine.drafter.longest = self.draft_max
 
     def close(self, engine: Engine) -> None:
         """Keeps what passes cost, and closes the draft model's file; ``engine`` is closed already."""

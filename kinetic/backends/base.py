@@ -361,8 +361,9 @@ class Program(Protocol):
     can_branch: bool
     """Whether ``fork`` and ``take_over`` are possible: not with recurrent states."""
 
-    def rows(self, batch: Batch) -> NDArray[np.float32]:
-        """As ``run``, in memory that the next pass may overwrite."""
+    def rows(self, batch: Batch, choice: tuple[int, float] | None = None) -> NDArray[np.float32]:
+        """As ``run``, in memory that the next pass may overwrite. ``candidates`` will be asked of each row, most likely
+        with (k, floor) ``choice``."""
 
     def fork(self, source: int, target: int, length: int) -> None:
         """Let the new sequence ``target`` begin with the first ``length`` positions of ``source``, which must not be

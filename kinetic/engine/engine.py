@@ -11,7 +11,7 @@ import numpy as np
 from kinetic import models
 from kinetic.backends import open_backend
 from kinetic.bits import F32
-from kinetic.engine.drafts import Drafter, ModelSource, NgramSource
+from kinetic.engine.drafts import Drafter, ModelSource, NgramSource, RowCosts
 from kinetic.engine.passes import Passes
 from kinetic.errors import ContextOverflow, UnsupportedModel, UsageError
 from kinetic.layers.adapted import Lora, adapted
@@ -93,7 +93,8 @@ class Engine:
             None if family.embedding.only else device.load(watched, family.attention, progress, packs, family.states)
         )
         self._draft, self._clock = draft, clock
-        self.drafter = None if self._loaded is None or "drafts" in off else self._make_drafter()
+        self._costs = RowCosts()
+        self.drafter = None if self._loaded is None or "drafts" in off else self.fresh_drafter()
 
     @property
     def _program(self) -> Program:
@@ -105,7 +106,9 @@ class Engine:
             )
         return self._loaded
 
-    def _make_drafter(self) -> Drafter:
+    def fresh_drafter(self, costs: RowCosts | None = None) -> Drafter:
+        """One that knows nothing of earlier requests, but what passes cost."""
+        self._costs = costs or self._costs
         sources: list[Source] = [NgramSource()]
         if self._draft:
             if self._draft.vocab_size != self.vocab_size:
@@ -115,7 +118,7 @@ class Engine:
                     name="OTHER_VOCABULARY",
                 )
             sources.append(ModelSource(self._draft._program, self._draft.context, self._clock))
-        return Drafter(sources, can_branch=self._program.can_branch)
+        return Drafter(sources, self._costs, can_branch=self._program.can_branch)
 
     # ---- asking
 
@@ -138,7 +141,7 @@ class Engine:
         limit = limit if request.max_tokens < 0 else min(limit, request.max_tokens)
         if self.drafter:
             self.drafter.begin(history)
-        passes = Passes(self._program, self.drafter, len(history), self._clock)
+        passes = Passes(self._program, self.drafter, len(history), sampler.choice, self._clock)
         try:
             while row is not None and limit > 0:
                 step = self._step(sampler, row, history, digest)
@@ -175,7 +178,7 @@ class Engine:
             rows_at_once = PROMPT_ROWS if start + PROMPT_ROWS <= first else REPLAY_ROWS
             end = min(len(tokens), start + rows_at_once)
             wanted = tuple(range(max(first - start, 0), end - start))
-            rows = self._logits(tokens[start:end], start, wanted)
+            rows = self._program.rows(_batch(tokens[start:end], start, wanted), sampler.choice)
             if on_progress:
                 on_progress(end, len(tokens))
             for offset, row in zip(wanted, rows, strict=True):
@@ -235,13 +238,16 @@ class Engine:
         return rows[0]
 
     def _logits(self, tokens: Sequence[int], start: int, outputs: tuple[int, ...]) -> F32:
-        positions = tuple(range(start, start + len(tokens)))
-        return self._program.run(Batch(tuple(tokens), positions, (0,) * len(tokens), outputs))
+        return self._program.run(_batch(tokens, start, outputs))
 
     def _step(self, sampler: Sampler, row: F32, history: Sequence[int], digest: Digest | None) -> Step:
         draw = sampler.draw(row, history, self._program.candidates, self._program.exp)
         commit = digest(row) if digest else b""  # after the draw, which changes no row and refuses some
         return Step(draw.token, len(history), draw.runner_up, draw.gap, commit)
+
+
+def _batch(tokens: Sequence[int], start: int, outputs: tuple[int, ...]) -> Batch:
+    return Batch(tuple(tokens), tuple(range(start, start + len(tokens))), (0,) * len(tokens), outputs)
 
 
 def _context(wanted: int, longest: int) -> int:

@@ -18,9 +18,14 @@ class Passes:
     """
 
     def __init__(
-        self, program: Program, drafter: Drafter | None, there: int, clock: Callable[[], float] | None = None
+        self,
+        program: Program,
+        drafter: Drafter | None,
+        there: int,
+        choice: tuple[int, float],
+        clock: Callable[[], float] | None = None,
     ) -> None:
-        self._program, self._drafter, self._clock = program, drafter, clock
+        self._program, self._drafter, self._choice, self._clock = program, drafter, choice, clock
         self._there = there
         """Positions of sequence 0 that are computed and certain."""
         self._tree, self._at = EMPTY, ROOT
@@ -75,7 +80,7 @@ class Passes:
         if guesses:
             self._program.mark(0)  # for what may be taken back
         begun = self._clock() if self._clock else 0.0
-        rows = self._program.rows(batch)
+        rows = self._program.rows(batch, self._choice)
         if self._clock and self._drafter and pending == 1:
             self._drafter.costs.note(1 + guesses, self._clock() - begun)
         return rows

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from kinetic.backends.base import Scan, State
-from kinetic.backends.reference.functions import SMALLEST_STATE
 from kinetic.backends.reference.scan import scan_row
 from kinetic.types import Batch
 from tests.support.backends import ROW_COUNTS, assert_same, inputs, loaded, rows_of

@@ -14,6 +14,7 @@ from kinetic.backends.checks import check_given
 from kinetic.backends.control_word import default_rounding
 from kinetic.backends.cpu import tape
 from kinetic.backends.cpu.barriers import Buffer
+from kinetic.backends.cpu.candidates import Candidates
 from kinetic.backends.cpu.core_limits import attention_units, part_bytes, scratch_bytes
 from kinetic.backends.cpu.graph import OUTPUT_ROWS, GraphOps, Node, matrices
 from kinetic.backends.cpu.layout import TILE
@@ -24,18 +25,11 @@ from kinetic.backends.cpu.plan import TABLES, Planner, Tape, span_words
 from kinetic.backends.cpu.weights import WeightStore, check_table, open_pack
 from kinetic.backends.cpu.whole import needs_whole, whole_spans
 from kinetic.backends.cpu.workers import Workers
-from kinetic.backends.reference.candidates import not_finite
 from kinetic.backends.states import StateStore, check_snapshot
 from kinetic.bits import F32
 from kinetic.errors import OutOfMemory
 from kinetic.formats import by_type
 from kinetic.types import Batch, PackCache, lengths
-
-INSERTED = 256
-"""Up to this many best candidates are kept in order while scanning; more are sorted afterwards."""
-
-LINE = 64
-"""Bytes of memory that are read at once."""
 
 CAPACITY, TAPPED = 512, 128
 """Rows of one pass, and of one whose activations are kept: longer batches are cut, which cannot change a bit."""
@@ -71,7 +65,7 @@ class CpuProgram:
         self._seen: dict[str, list[F32]] = {}
         self._prepare(scratch_bytes(self._attention, nodes))
         self._workers = Workers(kernels, self._program, threads)
-        self._candidates = _CandidateBuffers(self.vocab_size)
+        self._candidates = Candidates(kernels, self.vocab_size)
 
     def _plan(self, nodes: list[Node], packs: PackCache | None) -> Tape:
         """The tape, with all weights packed. A pack was written only of checked weights: they are not checked again."""
@@ -127,11 +121,21 @@ class CpuProgram:
         """See ``base.Program.run``."""
         return self._run(batch, given, np.copy)
 
-    def rows(self, batch: Batch) -> F32:
+    def rows(self, batch: Batch, choice: tuple[int, float] | None = None) -> F32:
         """See ``base.Program.rows``."""
-        return self._run(batch, None, lambda rows: rows) if len(batch.tokens) <= self._capacity else self.run(batch)
+        if len(batch.tokens) > self._capacity:
+            return self.run(batch)
+        self._program[tape.CHOOSE] = self._candidates.prepare(self._tape.logits, len(batch.outputs), choice)
+        try:
+            rows = self._run(batch, None, lambda rows: rows)
+        finally:
+            self._program[tape.CHOOSE] = 0
+        rows.flags.writeable = False  # what was chosen from them stays true
+        self._candidates.made(choice)
+        return rows
 
     def _run(self, batch: Batch, given: F32 | None, keep: Callable[[F32], F32]) -> F32:
+        self._candidates.forget()
         self._seen = {name: [] for name in self._tape.taps}
         check_given(self._tape.given[0].width if self._tape.given else 0, batch, given)
         self._states.check(batch)
@@ -291,7 +295,7 @@ class CpuProgram:
 
     def candidates(self, row: F32, k: int, floor: float) -> tuple[NDArray[Any], F32]:
         """See ``reference.candidates``."""
-        return self._candidates.find(self._kernels, row, k, floor)
+        return self._candidates.find(row, k, floor)
 
     def exp(self, x: F32) -> F32:
         """See ``base.Program.exp``; called under IEEE defaults."""
@@ -305,36 +309,6 @@ class CpuProgram:
         self._workers.close()
         if self._pack is not None:
             self._pack.close()
-
-
-class _CandidateBuffers:
-    """Memory that the candidates kernel reads and writes."""
-
-    def __init__(self, vocab_size: int) -> None:
-        self._row = allocate(4 * round_up(vocab_size, TILE)).view(np.float32)
-        self._ids = allocate(4 * vocab_size).view(np.int32)
-        self._values = allocate(4 * vocab_size).view(np.float32)
-        self._out = allocate(64).view(np.int64)
-        self._floor = np.zeros(1, np.float32)
-
-    def find(self, kernels: Kernels, row: F32, k: int, floor: float) -> tuple[NDArray[Any], F32]:
-        n = len(row)
-        source = row
-        if row.strides != (4,) or row.ctypes.data % LINE:  # kernels read whole lines of memory, and no more
-            source = self._row
-            source[:n] = row
-        self._floor[0] = floor
-        addresses = [address(a) for a in (self._floor, self._ids, self._values, self._out)]
-        sorts = k == 0 or k > INSERTED
-        kernels.candidates(address(source), n, 0 if sorts else min(k, n), *addresses)
-        count, bad = int(self._out[0]), int(self._out[1])
-        if bad or count == 0:
-            raise not_finite(row)
-        ids, values = self._ids[:count].copy(), self._values[:count].copy()
-        if sorts:
-            order = np.argsort(-values, kind="stable")[: k or None]
-            ids, values = ids[order], values[order]
-        return ids, values
 
 
 def _room_for_states(size: int) -> NDArray[np.uint8]:

@@ -43,7 +43,7 @@ class ReferenceProgram:
         self._taps = ops.taps
         return logits
 
-    def rows(self, batch: Batch) -> F32:
+    def rows(self, batch: Batch, choice: tuple[int, float] | None = None) -> F32:
         return self.run(batch)
 
     def taps(self) -> dict[str, F32]:

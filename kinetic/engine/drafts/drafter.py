@@ -12,9 +12,9 @@ from kinetic.engine.drafts.tree import EMPTY, Tree, Trie
 MOST_ROWS = 64
 """Of one pass."""
 
-LOSS, REGAINED, RESERVE = -1.0, 0.02, 2.0
-"""In plain steps: nothing is guessed while this much is lost; every token gives back so much; earlier gains excuse
-no more than this. So guesses that are never right cost 2 % and a step or two."""
+LOSS, REGAINED, RESERVE = -2.0, 0.02, 8.0
+"""In plain steps: a pass may not cost so much that this would be lost if no guess in it were right; every token gives
+back so much; earlier gains excuse no more than this. So guesses that are never right cost 2 % and two steps."""
 
 PAUSE = 16
 """Tokens for which a source that uses the device is left alone when it has lost too much; then twice as many."""
@@ -73,7 +73,7 @@ class Drafter:
         """What to guess after ``history``: a tree of at most ``longest`` levels, or EMPTY."""
         self._trie, self._begun = Trie(), len(history)
         longest = min(longest, self.longest, MOST_ROWS - 1)
-        if longest < 1 or self._balance < LOSS:
+        if longest < 1 or self._balance <= LOSS:
             return EMPTY
         for account in self._accounts:
             if account.rest:
@@ -83,7 +83,8 @@ class Drafter:
                 self._trie.add(branch, account.source.rates)
             seconds, plain = account.source.spent, self.costs.plain_seconds
             account.spent = seconds / plain if seconds and plain else 0.0
-        return self._trie.best(self.costs, 1 + longest, self._spent(), can_branch=self.can_branch)
+        dearest = 1.0 + self._balance - LOSS
+        return self._trie.best(self.costs, 1 + longest, self._spent(), dearest, can_branch=self.can_branch)
 
     def _spent(self) -> float:
         """For the proposals of this pass, in plain steps."""

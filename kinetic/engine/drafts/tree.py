@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -94,10 +95,19 @@ class Trie:
                     about[0].note(about[1], guess == token)
             node = self.children[node].get(token)
 
-    def best(self, costs: RowCosts, most: int, spent: float = 0.0, *, can_branch: bool = True) -> Tree:
+    def best(
+        self,
+        costs: RowCosts,
+        most: int,
+        spent: float = 0.0,
+        dearest: float = math.inf,
+        *,
+        can_branch: bool = True,
+    ) -> Tree:
         """The likeliest nodes, as many as promise most tokens for the time; EMPTY if plain decoding does.
 
-        ``most`` is the largest number of rows, the root's included; ``spent`` what was paid for the guesses.
+        ``most`` is the largest number of rows, the root's included; ``spent`` what was paid for the guesses, and
+        ``dearest`` what all may cost, in plain steps.
         """
         order = sorted(range(1, len(self.chance)), key=lambda node: (-self.chance[node], node))
         chosen: list[int] = []
@@ -113,9 +123,9 @@ class Trie:
             chosen.append(node)
             forks += is_fork
             expected += self.chance[node]
-            now = expected / (costs.of(len(chosen) + 1) + costs.fork * forks + spent)
-            if now > rate:
-                rate, size = now, len(chosen)
+            cost = costs.of(len(chosen) + 1) + costs.fork * forks + spent
+            if expected / cost > rate and cost <= dearest:
+                rate, size = expected / cost, len(chosen)
         return self._laid_out(set(chosen[:size])) if size else EMPTY
 
     def _laid_out(self, chosen: set[int]) -> Tree:
