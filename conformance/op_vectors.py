@@ -118,12 +118,12 @@ def activate(x: NDArray[np.float32], name: str, **options: Any) -> NDArray[np.fl
 
 
 def _swiglu_oai(vector: Vector, given: Arrays, options: Mapping[str, Any]) -> Arrays:
-    """Each side is taken out of one table, as in ``_attend``."""
-    parts = [given["gate"].reshape(1, -1), given["up"].reshape(1, -1)]
+    """Both sides come from one table."""
+    width = len(given["gate"])
 
     def forward(ops: Ops) -> Array:
-        gate, up = _taken(ops, parts)
-        return ops.gated(gate, up, "swiglu_oai")
+        x = ops.embed(_table("sides", np.concatenate([given["gate"], given["up"]]).reshape(1, -1)))
+        return ops.gated(ops.cut(x, 1, 0, width), ops.cut(x, 1, width, width), "swiglu_oai")
 
     return {"y": _one_pass(forward, 1, options).reshape(-1)}
 

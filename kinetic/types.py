@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 PROFILE = "kinetic-1-draft.1"
 """Name of the arithmetic (docs/NUMERICS.md). A receipt can be rerun only under its own profile."""
 
+SPEED_UPS = ("drafts",)
+"""What saves time, is on unless it is turned off by its name, and changes no bit."""
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -64,12 +67,15 @@ class Batch:
 
     Positions of a sequence rise from row to row; all that stand before the first
     have been computed earlier. ``outputs`` are the row indices whose logits are wanted, ascending.
+    ``also[i]``, where there is any, are further sequences of which row i is a part: branches of a tree
+    whose stem is computed once.
     """
 
     tokens: tuple[int, ...]
     positions: tuple[int, ...]
     sequences: tuple[int, ...]
     outputs: tuple[int, ...]
+    also: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -188,11 +188,12 @@ def _rope(*, interleaved: bool, first: int = 0) -> Vector:
 
 
 def _attend(*, window: int, value_dim: int = 0, sinks: bool = False) -> Vector:
-    """With sinks one near the scores and one above most of them."""
+    """With sinks one below the largest scores and one above them, and these so close that the order of sums shows."""
     rows, spec = CHUNK + 4, Attention(0, heads=2, kv_heads=1, head_dim=4, scale=0.5, window=window, value_dim=value_dim)
     q, k, v = (_floats(6 + i, rows, width) for i, width in enumerate((8, 4, spec.value_width)))
+    q = q * np.float32(2.0**-5) if sinks else q
     shown = [0, 1, 17, CHUNK - 1, CHUNK, CHUNK + 3]
-    drains = np.array([3.25, 60.5], np.float32)
+    drains = np.array([0.75, 4.5], np.float32)
     y = _ops(list(range(rows))).attend(q, k, v, spec, _weight(drains) if sinks else None)
     parameters: Vector = {"heads": 2, "kv_heads": 1, "head_dim": 4, "scale": 0.5, "window": window, "rows": shown}
     parameters |= {"value_dim": value_dim} if value_dim else {}

@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from kinetic import packs, sampling, store
-from kinetic.api import profiles
+from kinetic.api import profiles, speed_ups
 from kinetic.api.answer import Completion, Question, Stats, Stream
-from kinetic.api.describe import formats_not_built_in
+from kinetic.api.opening import open_engine as _open_engine
+from kinetic.api.opening import open_file as _open_file
 from kinetic.api.options import (
     Message,
     Options,
@@ -25,16 +26,15 @@ from kinetic.api.options import (
     settings,
     stop_strings,
 )
-from kinetic.engine import Engine
-from kinetic.errors import ContextOverflow, KineticError, UnsupportedModel, UsageError
-from kinetic.loader import Check, LoadedFile, open_model_file
-from kinetic.models import ARCHITECTURES
+from kinetic.errors import ContextOverflow, KineticError, UsageError
+from kinetic.loader import Check, LoadedFile
 from kinetic.text import load_template, load_tokenizer
 from kinetic.text.breakers import breaker_runs
-from kinetic.types import ModelIdentity, PackCache, Request, Step
+from kinetic.types import ModelIdentity, Request, Step
 
 if TYPE_CHECKING:
     from kinetic.attest import Attested
+    from kinetic.engine import Engine
     from kinetic.engine.engine import Digest
 
 BACKENDS = {"cpu": "cpu", "reference": "reference"}
@@ -50,8 +50,11 @@ class Model:
     the model's own. ``check`` says when a bundle's bytes are checked: "lazy",
     when they are first used, "full", beforehand, or "none". ``pack_cache`` keeps
     packed weights for the next start, and uses those that were kept: no bit
-    depends on it. ``progress`` gets news of a line, such as that kernels are
-    being compiled. Raises FileProblem, Malformed, UnsupportedModel or
+    depends on it. ``off`` names speed-ups to do without (kinetic.types.SPEED_UPS),
+    ``draft_model`` is a smaller model with the same vocabulary that guesses what
+    comes, ``draft_max`` bounds the tokens guessed ahead: no bit depends on these
+    either. ``progress`` gets news of a line, such as that kernels are being
+    compiled. Raises FileProblem, Malformed, UnsupportedModel or
     OutOfMemory, and of a bundle SignatureProblem, Unverifiable or LimitExceeded.
     """
 
@@ -64,12 +67,16 @@ class Model:
         context: int = 0,
         check: Check = "lazy",
         pack_cache: bool = True,
+        off: Collection[str] = (),
+        draft_model: str | os.PathLike[str] | None = None,
+        draft_max: int | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> None:
         if device not in BACKENDS:
             raise UsageError(f"there is no device {device}: this build has {', '.join(BACKENDS)}", name="NO_DEVICE")
         require_count("the number of threads", threads, "one per core")
         require_count("the context size", context, "the model's own")
+        self._speed_ups = speed_ups.wishes(off, draft_model, draft_max, keeps=pack_cache)
         self._loaded = model if isinstance(model, LoadedFile) else _open_file(model, check, progress)
         self.path = self._loaded.gguf.paths[0]
         self.device = device
@@ -81,7 +88,9 @@ class Model:
             self.tokenizer = load_tokenizer(metadata, store.writable("tokenizers") if pack_cache else None)
             self._template = load_template(metadata, self.tokenizer)
             cache = packs.cache_of(self._loaded, lambda: self.identity) if pack_cache and device == "cpu" else None
-            self._engine = _open_engine(self._loaded, device, self._plan.threads, context, cache, progress)
+            self._engine = _open_engine(
+                self._loaded, BACKENDS[device], self._plan.threads, context, cache, progress, self._speed_ups
+            )
             self._loaded.gguf.release_all()
             if self._plan.prompt_rows:
                 self._engine.prompt_rows = self._plan.prompt_rows
@@ -342,6 +351,7 @@ class Model:
         self._closed = True
         with contextlib.nullcontext() if self._is_mine() else self._turn:
             self._engine.close()
+            self._speed_ups.close(self._engine)
             self._loaded.close()
 
     def _is_mine(self) -> bool:
@@ -360,38 +370,6 @@ def _digest(salt: bytes) -> Digest:
     from ktc.digest import logits_digest
 
     return lambda row: logits_digest(row.astype("<f4", copy=False).view("u1").data, salt)
-
-
-def _open_file(model: str | os.PathLike[str], check: Check, progress: Callable[[str], None] | None) -> LoadedFile:
-    loaded = open_model_file(store.resolve(model), check=check)
-    if loaded.about and progress:
-        progress(f"bundle {loaded.gguf.paths[0].name}: {loaded.about}")
-    loaded.check_ahead()
-    return loaded
-
-
-def _open_engine(
-    loaded: LoadedFile,
-    device: str,
-    threads: int,
-    context: int,
-    cache: PackCache | None,
-    progress: Callable[[str], None] | None,
-) -> Engine:
-    # Of an unknown architecture the engine complains itself, and that counts more.
-    if loaded.gguf.metadata.get("general.architecture") in ARCHITECTURES:
-        for reason in formats_not_built_in(loaded.gguf):
-            raise UnsupportedModel(reason, name="UNSUPPORTED_WEIGHT_TYPE")
-    # Backends know no folders of the user's. Whoever set this variable knows better.
-    if not os.environ.get("KINETIC_KERNELS"):
-        folder = store.folder("kernels")
-        if store.writable("kernels") is None and progress:
-            progress(f"{folder} can't be written, so compiled kernels are kept in the temporary folder")
-        os.environ["KINETIC_KERNELS"] = str(folder)
-    return Engine(
-        loaded.gguf, loaded.weights, backend=BACKENDS[device], threads=threads, context=context,
-        progress=progress, packs=cache,
-    )  # fmt: skip
 
 
 open_model = Model

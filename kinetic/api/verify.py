@@ -25,7 +25,7 @@ from kinetic import store
 from kinetic.attest import FEATURES
 from kinetic.errors import FileProblem, KineticError, UsageError
 from kinetic.loader import LoadedFile, open_model_file
-from kinetic.types import PROFILE, ModelIdentity, Step
+from kinetic.types import PROFILE, SPEED_UPS, ModelIdentity, Step
 from ktc import errors
 from ktc.canonical import show
 from ktc.errors import KtcError, Unverifiable
@@ -280,6 +280,7 @@ class _Models:
                 device=self._device,
                 threads=self._threads,
                 pack_cache=self._pack_cache,
+                off=SPEED_UPS,  # a check guesses nothing
                 progress=self._progress,
             )
         except BaseException:

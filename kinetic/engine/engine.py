@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,12 +11,15 @@ import numpy as np
 from kinetic import models
 from kinetic.backends import open_backend
 from kinetic.bits import F32
+from kinetic.engine.drafts import Drafter, ModelSource, NgramSource
+from kinetic.engine.passes import Passes
 from kinetic.errors import ContextOverflow, UsageError
 from kinetic.sampling import Sampler
 from kinetic.types import Batch, PackCache, Request, Step
 
 if TYPE_CHECKING:
     from kinetic.backends.base import Ops, Weights
+    from kinetic.engine.drafts import Source
     from kinetic.gguf import Gguf
 
 PROMPT_ROWS = 512
@@ -47,6 +50,9 @@ class Engine:
     prompt_rows = 0
     """Rows of a prompt at once; 0: PROMPT_ROWS. Set to fewer where that is faster, as a bundle's profile does."""
 
+    drafter: Drafter | None
+    """What guesses tokens ahead, if anything. No bit depends on it."""
+
     def __init__(
         self,
         gguf: Gguf,
@@ -58,11 +64,16 @@ class Engine:
         progress: Callable[[str], None] | None = None,
         packs: PackCache | None = None,
         watch: Callable[[Ops], Ops] | None = None,
+        off: Collection[str] = (),
+        draft: Engine | None = None,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         """``context`` 0 is the model's own length; more than that is refused. ``progress`` gets one-line news.
 
         ``packs`` is where the backend may keep the weights for the next time. ``watch`` makes the operations that
         the model is built with from a backend's own: it may tap them (``taps``), or compute something else.
+        ``off`` names speed-ups to do without (``types.SPEED_UPS``), ``draft`` is a smaller model with the same
+        vocabulary that guesses ahead, and closed with this one, ``clock`` tells in seconds what passes cost.
         """
         self._family = models.build(gguf, weights)
         device = open_backend(backend, threads=threads)
@@ -72,6 +83,20 @@ class Engine:
         forward = self._family.forward
         watched = (lambda ops: forward(watch(ops))) if watch else forward
         self._program = device.load(watched, self._family.attention, progress, packs, self._family.states)
+        self._draft, self._clock = draft, clock
+        self.drafter = None if "drafts" in off else self._make_drafter()
+
+    def _make_drafter(self) -> Drafter:
+        sources: list[Source] = [NgramSource()]
+        if self._draft:
+            if self._draft.vocab_size != self.vocab_size:
+                raise UsageError(
+                    f"the draft model has a vocabulary of {self._draft.vocab_size} tokens and the model one of"
+                    f" {self.vocab_size}: a draft model needs the same vocabulary",
+                    name="OTHER_VOCABULARY",
+                )
+            sources.append(ModelSource(self._draft._program, self._draft.context, self._clock))
+        return Drafter(sources, can_branch=self._program.can_branch)
 
     # ---- asking
 
@@ -90,16 +115,22 @@ class Engine:
         sampler = self._sampler(request)
         history = list(request.prompt)
         row = self._prompt(history, should_stop, on_prompt)
-        produced = 0
-        while row is not None and produced != request.max_tokens:
-            step = self._step(sampler, row, history, digest)
-            yield step
-            history.append(step.token)
-            produced += 1
-            done = step.token in request.end_tokens or produced == request.max_tokens
-            if done or len(history) >= self.context or (should_stop and should_stop()):
-                return
-            row = self._logits(history[-1:], len(history) - 1, (0,))[0]
+        limit = self.context - len(history)
+        limit = limit if request.max_tokens < 0 else min(limit, request.max_tokens)
+        if self.drafter:
+            self.drafter.begin(history)
+        passes = Passes(self._program, self.drafter, len(history), self._clock)
+        try:
+            while row is not None and limit > 0:
+                step = self._step(sampler, row, history, digest)
+                yield step
+                history.append(step.token)
+                limit -= 1
+                if step.token in request.end_tokens or limit == 0 or (should_stop and should_stop()):
+                    return
+                row = passes.row(history, limit - 1)
+        finally:
+            passes.settle(history)
 
     def replay(
         self,
@@ -149,6 +180,8 @@ class Engine:
 
     def close(self) -> None:
         self._program.close()
+        if self._draft:
+            self._draft.close()
 
     # ---- parts
 

@@ -16,8 +16,9 @@ from kinetic.layers.fused import split
 from kinetic.layers.head import logits
 from kinetic.layers.latent import Latent, latent_attention
 from kinetic.layers.mlp import gated_mlp, mixture_mlp
-from kinetic.models.experts import Mixture, Shapes, expert_width, feed_forward_shapes, read_mixture
-from kinetic.models.family import Family, expect_no_others, expect_shapes, optional, refuse
+from kinetic.models.deepseek2_tensors import check_tensors
+from kinetic.models.experts import Mixture, expert_width, read_mixture
+from kinetic.models.family import Family, refuse
 from kinetic.models.rope_settings import attention_factor, read_rope, rope_factor
 from kinetic.models.settings import MAX_WIDTH, Dense, optional_setting, read_dense
 
@@ -42,7 +43,7 @@ def build(gguf: Gguf, weights: Weights) -> Family:
         raise refuse("UNSUPPORTED_ATTENTION", f"{message} by this build")
     latent, query_rank = _latent(gguf, dense)
     mixture, lead = _mixture(gguf, dense), _whole(gguf, "leading_dense_block_count", 0, 0, dense.layers)
-    _check(weights, dense, latent, query_rank, mixture, lead)
+    check_tensors(weights, dense, latent, query_rank, mixture, lead)
     rope, scale = _rotation(gguf, dense, latent)
     parts = dict(weights)
     for i in range(dense.layers):
@@ -136,31 +137,3 @@ def _whole(gguf: Gguf, name: str, default: int | None, least: int = 1, most: int
     if not least <= value <= most:
         raise refuse("BAD_SETTING", f"'{key}' is {value}; it must lie between {least} and {most}")
     return value
-
-
-def _check(weights: Weights, d: Dense, s: Latent, query_rank: int, mixture: Mixture, lead: int) -> None:
-    e, key, h = d.width, s.plain + s.rotated, s.heads
-    needed: Shapes = {"token_embd.weight": (d.vocab_size, e), "output_norm.weight": (e,)}
-    extra: Shapes = {"output.weight": (d.vocab_size, e)}
-    for i in range(d.layers):
-        p = f"blk.{i}."
-        needed |= {f"{p}attn_norm.weight": (e,), f"{p}ffn_norm.weight": (e,), f"{p}attn_kv_a_norm.weight": (s.rank,)}
-        needed |= {f"{p}attn_kv_a_mqa.weight": (s.rank + s.rotated, e), f"{p}attn_output.weight": (e, h * s.value)}
-        if query_rank:
-            needed |= {f"{p}attn_q_a.weight": (query_rank, e), f"{p}attn_q_a_norm.weight": (query_rank,)}
-            needed[f"{p}attn_q_b.weight"] = (h * key, query_rank)
-        else:
-            needed[f"{p}attn_q.weight"] = (h * key, e)
-        if s.absorbed:
-            needed |= {f"{p}attn_k_b.weight": (h, s.rank, s.plain), f"{p}attn_v_b.weight": (h, s.value, s.rank)}
-        else:
-            needed[f"{p}attn_kv_b.weight"] = (h * (s.plain + s.value), s.rank)
-        if i < lead:
-            needed |= {f"{p}ffn_{name}.weight": (d.ffn, e) for name in ("gate", "up")}
-            needed[f"{p}ffn_down.weight"] = (e, d.ffn)
-        else:
-            needed |= feed_forward_shapes(p, e, mixture)
-            extra[f"{p}exp_probs_b.bias"] = (mixture.count,)
-    present = needed | optional(weights, extra)
-    expect_shapes(weights, present)
-    expect_no_others(weights, set(present))

@@ -79,9 +79,8 @@ def write_tiny_deepseek2(path: Path, *, absorbed: bool = True, keys: Mapping[str
             shapes |= {"attn_k_b": (h, RANK, PLAIN), "attn_v_b": (h, VALUE, RANK)}
         else:
             shapes |= {"attn_q": (h * key, e), "attn_kv_b": (h * (PLAIN + VALUE), RANK)}
-        norms = {"attn_norm": e, "ffn_norm": e, "attn_kv_a_norm": RANK} | (
-            {"attn_q_a_norm": QUERY_RANK} if absorbed else {}
-        )
+        norms = {"attn_norm": e, "ffn_norm": e, "attn_kv_a_norm": RANK}
+        norms |= {"attn_q_a_norm": QUERY_RANK} if absorbed else {}
         tensors += [(f"{p}{name}.weight", (width,), 0.2) for name, width in norms.items()]
         tensors += [(f"{p}{name}.weight", shape, 1.5 / math.sqrt(shape[-1])) for name, shape in shapes.items()]
         if layer == 0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,9 @@ from kinetic.types import Batch, PackCache
 INSERTED = 256
 """Up to this many best candidates are kept in order while scanning; more are sorted afterwards."""
 
+LINE = 64
+"""Bytes of memory that are read at once."""
+
 CAPACITY, TAPPED = 512, 128
 """Rows of one pass, and of one whose activations are kept: longer batches are cut, which cannot change a bit."""
 
@@ -56,7 +59,8 @@ class CpuProgram:
         self._tape: Tape = self._plan(nodes, layout, packs)
         self.vocab_size = self._tape.vocab_size
         self._program = np.zeros(tape.FIRST_FREE + 64, np.int64)
-        self._rows = np.zeros((4, CAPACITY), np.int64)
+        self._rows = np.zeros((3, CAPACITY), np.int64)
+        self._more_tables = np.zeros(0, np.int64)
         self._attention = layers
         self._sequences, self._order = np.zeros((CAPACITY, 3), np.int64), np.zeros(CAPACITY, np.int64)
         self._parts = allocate(0)
@@ -88,19 +92,30 @@ class CpuProgram:
         self._scratch = allocate(scratch * self._threads)
         p[tape.CODE], p[tape.LENGTH] = address(self._tape.code), len(self._tape.code)
         p[tape.SCRATCH], p[tape.SCRATCH_BYTES] = address(self._scratch), scratch
-        p[tape.POSITIONS], p[tape.PAGES] = address(self._rows[0]), address(self._rows[1])
+        p[tape.POSITIONS], p[tape.PAGES], p[tape.ALSO] = (address(row) for row in self._rows)
         p[tape.SEQUENCES], p[tape.ORDER] = address(self._sequences), address(self._order)
 
     # ---- one pass
 
+    @property
+    def can_branch(self) -> bool:
+        return not self._states.states
+
     def run(self, batch: Batch, given: F32 | None = None) -> F32:
         """See ``base.Program.run``."""
+        return self._run(batch, given, np.copy)
+
+    def rows(self, batch: Batch) -> F32:
+        """See ``base.Program.rows``."""
+        return self._run(batch, None, lambda rows: rows) if len(batch.tokens) <= self._capacity else self.run(batch)
+
+    def _run(self, batch: Batch, given: F32 | None, keep: Callable[[F32], F32]) -> F32:
         self._seen = {name: [] for name in self._tape.taps}
         check_given(self._tape.given[0].width if self._tape.given else 0, batch, given)
         self._states.check(batch)
         parts = []
         for part in split(batch, self._capacity):
-            parts.append(self._pass(part, given))
+            parts.append(keep(self._pass(part, given)))
             given = None if given is None else given[len(part.tokens) :]
         if self._pack is not None:
             self._pack.write_beside()  # not before: the first answer should not wait for it
@@ -115,7 +130,7 @@ class CpuProgram:
             _rows_in(buffer, rows)[:, : node.width] = given[:rows]
         self._rows[0, :rows] = batch.positions
         longest = max(batch.positions) + 1
-        self._rows[1, :rows] = self._page_tables(batch)
+        self._rows[1, :rows], self._rows[2, :rows] = self._page_tables(batch)
         self._tape.output_rows[:outputs] = batch.outputs
         self._program[tape.ROWS], self._program[tape.OUTPUT_ROWS] = rows, outputs
         self._refresh_tables(longest)
@@ -124,19 +139,36 @@ class CpuProgram:
         self._workers.run()
         self._states.end(ends)
         for name, (node, buffer) in self._tape.taps.items():
-            self._seen[name].append(_copy(buffer, outputs if node.rows == OUTPUT_ROWS else rows, node.width))
-        return _copy(self._tape.logits, outputs, self.vocab_size)
+            self._seen[name].append(_view(buffer, outputs if node.rows == OUTPUT_ROWS else rows, node.width).copy())
+        return _view(self._tape.logits, outputs, self.vocab_size)
 
     def taps(self) -> dict[str, F32]:
         return {name: np.concatenate(parts) for name, parts in self._seen.items()}
 
-    def _page_tables(self, batch: Batch) -> list[int]:
-        """Each row's page table. A table moves when it grows, so all grow before any address is taken."""
+    def _page_tables(self, batch: Batch) -> tuple[list[int], list[int] | int]:
+        """Each row's page table, and what ``tape.ALSO`` says of it.
+
+        A table moves when it grows, so all grow before any address is taken."""
         lengths: dict[int, int] = {}
         for sequence, position in zip(batch.sequences, batch.positions, strict=True):
             lengths[sequence] = max(lengths.get(sequence, 0), position + 1)
+        for sequences, position in zip(batch.also, batch.positions, strict=bool(batch.also)):
+            for sequence in sequences:
+                lengths[sequence] = max(lengths.get(sequence, 0), position + 1)
         tables = {sequence: self._pages.table(sequence, length) for sequence, length in lengths.items()}
-        return [tables[sequence] for sequence in batch.sequences]
+        return [tables[sequence] for sequence in batch.sequences], self._more(batch.also, tables)
+
+    def _more(self, also: Sequence[Sequence[int]], tables: Mapping[int, int]) -> list[int] | int:
+        """Addresses of lists of page tables that end with a 0, one for each row; 0 if no row has one."""
+        if not any(also):
+            return 0
+        flat: list[int] = []
+        starts = []
+        for sequences in also:
+            starts.append(len(flat))
+            flat += [*(tables[sequence] for sequence in sequences), 0]
+        self._more_tables = np.array(flat, np.int64)
+        return [address(self._more_tables) + 8 * start for start in starts]
 
     def _embed(self, tokens: Sequence[int]) -> None:
         table = self._tape.embed["table"]
@@ -219,6 +251,14 @@ class CpuProgram:
         self._states.put(sequence, snapshot.length, snapshot.states)
         self._pages.write(sequence, snapshot.length, snapshot.keys, snapshot.values)
 
+    def fork(self, source: int, target: int, length: int) -> None:
+        self._states.fork(target, length)
+        self._pages.fork(source, target, length)
+
+    def take_over(self, source: int, target: int) -> None:
+        self._states.take_over(source, target)
+        self._pages.take_over(source, target)
+
     def candidates(self, row: F32, k: int, floor: float) -> tuple[NDArray[Any], F32]:
         """See ``reference.candidates``."""
         return self._candidates.find(self._kernels, row, k, floor)
@@ -249,11 +289,14 @@ class _CandidateBuffers:
 
     def find(self, kernels: Kernels, row: F32, k: int, floor: float) -> tuple[NDArray[Any], F32]:
         n = len(row)
-        self._row[:n] = row
+        source = row
+        if row.strides != (4,) or row.ctypes.data % LINE:  # kernels read whole lines of memory, and no more
+            source = self._row
+            source[:n] = row
         self._floor[0] = floor
         addresses = [address(a) for a in (self._floor, self._ids, self._values, self._out)]
         sorts = k == 0 or k > INSERTED
-        kernels.candidates(address(self._row), n, 0 if sorts else min(k, n), *addresses)
+        kernels.candidates(address(source), n, 0 if sorts else min(k, n), *addresses)
         count, bad = int(self._out[0]), int(self._out[1])
         if bad or count == 0:
             raise not_finite(row)
@@ -272,9 +315,9 @@ def _room_for_states(size: int) -> NDArray[np.uint8]:
         raise OutOfMemory(f"no memory for the recurrent states of another sequence ({size / 2**20:.0f} MiB)") from None
 
 
-def _copy(buffer: Buffer, rows: int, width: int) -> F32:
-    """float32 [rows, width] of a buffer of activations."""
-    return _rows_in(buffer, rows)[:, :width].copy()
+def _view(buffer: Buffer, rows: int, width: int) -> F32:
+    """float32 [rows, width] of a buffer of activations, where it lies."""
+    return _rows_in(buffer, rows)[:, :width]
 
 
 def _rows_in(buffer: Buffer, rows: int) -> F32:
@@ -291,7 +334,7 @@ def split(batch: Batch, size: int) -> list[Batch]:
     for start in range(0, len(batch.tokens), size):
         rows = slice(start, start + size)
         outputs = tuple(o - start for o in batch.outputs if start <= o < start + size)
-        parts.append(Batch(batch.tokens[rows], batch.positions[rows], batch.sequences[rows], outputs))
+        parts.append(Batch(batch.tokens[rows], batch.positions[rows], batch.sequences[rows], outputs, batch.also[rows]))
     return parts
 
 

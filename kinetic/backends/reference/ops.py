@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -39,6 +41,12 @@ class Cache:
     def fill(self, keys: F16, values: F16) -> None:
         """Makes these, from position 0 on, all there is."""
         self.keys, self.values = keys.copy(), values.copy()
+
+    def begun(self, length: int) -> Cache:
+        """One of its own with the first ``length`` positions."""
+        new = copy.copy(self)
+        new.keys, new.values = self.keys[:length].copy(), self.values[:length].copy()
+        return new
 
 
 def _grow(array: F16, length: int) -> F16:
@@ -137,6 +145,9 @@ class ReferenceOps:
         drains = None if sinks is None else _decoded(sinks)
         rows = zip(self.batch.sequences, self.batch.positions, strict=True)
         for t, (sequence, position) in enumerate(rows):
+            for other in self.batch.also[t : t + 1]:
+                for branch in other:
+                    self.caches.setdefault((branch, spec.layer), Cache(spec)).store(position, k[t], v[t])
             cache = self.caches.setdefault((sequence, spec.layer), Cache(spec))
             cache.store(position, k[t], v[t])
             head = q[t].reshape(spec.heads, spec.head_dim)
