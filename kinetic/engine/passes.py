@@ -80,7 +80,12 @@ class Passes:
         if guesses:
             self._program.mark(0)  # for what may be taken back
         begun = self._clock() if self._clock else 0.0
-        rows = self._program.rows(batch, self._choice)
+        try:
+            rows = self._program.rows(batch, self._choice)
+        except BaseException:  # broken off: nobody else knows of the branches
+            for branch in range(1, tree.count):
+                self._program.truncate(-branch, 0)
+            raise
         if self._clock and self._drafter and pending == 1:
             self._drafter.costs.note(1 + guesses, self._clock() - begun)
         return rows

@@ -114,6 +114,8 @@ def _swa_width(gguf: Gguf, d: Dense) -> int:
 
 def _ropes(gguf: Gguf, weights: Weights, d: Dense) -> dict[bool, Rope]:
     """Rotations of layers with a window, and of those without."""
+    if (factors := weights.get("rope_freqs.weight")) is not None:
+        expect_shapes(weights, {factors.name: (d.head_dim // 2,)})
     width = _swa_width(gguf, d)
     rotated = optional_setting(gguf, f"{NAME}.rope.dimension_count_swa", min(d.rope_width, width))
     if rotated > width or rotated % 2:
