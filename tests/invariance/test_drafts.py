@@ -176,6 +176,40 @@ def test_a_stopped_answer_leaves_nothing(llama):
     engine.close()
 
 
+class Forgetful:
+    """A program that, like a recurrent one, has no branches and goes back only to places it has kept."""
+
+    can_branch = False
+
+    def __init__(self, program):
+        self._program = program
+        self.recomputed = 0
+
+    def truncate(self, sequence, length):
+        return self._program.truncate(sequence, length // 8 * 8)
+
+    def rows(self, batch, choice=None):
+        assert set(batch.sequences) == {0} and not batch.also
+        self.recomputed += batch.outputs[0]
+        return self._program.rows(batch, choice)
+
+    def __getattr__(self, name):
+        return getattr(self._program, name)
+
+
+def test_a_rollback_that_goes_further_back(llama):
+    """What is gone is computed again, before the guesses of the next pass."""
+    request = Request(tuple(llama.tokens[:PROMPT]), SETTINGS["drawn"], ANSWER)
+    engine = engine_of(llama, threads=2, off=("drafts",))
+    expected = list(engine.generate(request, digest=digest))
+    engine._program = program = Forgetful(engine._program)
+    source = Guesses([step.token for step in expected], KINDS["late"])
+    engine.drafter = Drafter([source], Free(), can_branch=engine._program.can_branch)
+    assert list(engine.generate(request, digest=digest)) == expected
+    assert program.recomputed > 10
+    engine.close()
+
+
 # --- how much is guessed ---
 
 
