@@ -176,6 +176,21 @@ def test_a_stopped_answer_leaves_nothing(llama):
     engine.close()
 
 
+@pytest.mark.parametrize("longest", [1, 2, 3, 4, 15, 16])
+def test_how_far_is_guessed(llama, longest):
+    """CASES D9 and D10: any length, with a draft model that is the model and with one that guesses at random."""
+    request = Request(tuple(llama.tokens[:60]), SETTINGS["greedy"], 20)
+    engine, small = engine_of(llama, threads=2, off=("drafts",)), engine_of(llama, threads=1, off=("drafts",))
+    expected = list(engine.generate(request, digest=digest))
+    noise = Guesses(tokens_of(130, 20), KINDS["tree"])
+    for sources in ([ModelSource(small._program, small.context)], [noise], [noise, NgramSource()]):
+        engine.drafter = Drafter(sources, Free(), longest, can_branch=True)
+        assert list(engine.generate(request, digest=digest)) == expected
+        assert engine.drafter.tally.drafted > 0
+    engine.close()
+    small.close()
+
+
 class Forgetful:
     """A program that, like a recurrent one, has no branches and goes back only to places it has kept."""
 
