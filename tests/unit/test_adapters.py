@@ -8,6 +8,7 @@ import pytest
 from kinetic.adapters import close_all, fit, open_adapters
 from kinetic.backends.reference.linear import linear
 from kinetic.backends.reference.ops import ReferenceOps
+from kinetic.backends.states import StateStore
 from kinetic.engine import Engine
 from kinetic.errors import KineticError, UnsupportedModel, UsageError
 from kinetic.formats import by_type
@@ -100,7 +101,7 @@ def test_the_order_of_the_operations():
         return ops.linear(ops.outputs(ops.embed(table)), weight, bias)
 
     def by_hand(order):
-        ops = ReferenceOps(batch, {})
+        ops = ReferenceOps(batch, {}, StateStore(()))
         x = ops.embed(table)
         y = linear(x, weight) + by_type(0, "b").decode(bias.data).reshape(-1)
         for pair in order:
@@ -142,10 +143,10 @@ def taps_of(path, asked):
         def __init__(self, ops):
             self._ops = ops
 
-        def attend(self, q, k, v, spec):
+        def attend(self, q, k, v, spec, sinks=None):
             if spec.layer == 0:
                 q, v = self._ops.tap(q, "q"), self._ops.tap(v, "v")
-            return self._ops.attend(q, k, v, spec)
+            return self._ops.attend(q, k, v, spec, sinks)
 
         def __getattr__(self, name):
             return getattr(self._ops, name)
