@@ -20,6 +20,7 @@ from tests.support.backends import rows_of, run_both
 from tests.support.blocks import float_weight, normals, random_weight
 from tests.support.tiny_families import write_tiny_family
 from tests.support.tiny_models import write_tiny_llama, write_tiny_mixture
+from tests.support.tiny_recurrent import write_tiny_recurrent
 
 TOKENS = [3, 77, 105, 41, 250, 3, 9, 61, 84]
 ATTENTION = {f"blk.{i}.attn_{name}.weight": 4 for i in range(2) for name in ("q", "k", "v", "output")}
@@ -222,6 +223,17 @@ def test_experts_are_refused(tmp_path):
     with pytest.raises(UnsupportedModel) as caught:
         logits(base, [write_adapter(tmp_path / "one.gguf", base, {}, tensors=halves)])
     assert caught.value.name == "UNSUPPORTED_ADAPTER" and "experts" in str(caught.value)
+
+
+def test_products_with_a_factor_are_refused(tmp_path):
+    """What is added would be multiplied by the factor, which it is not in llama.cpp."""
+    factors = {"blk.0.attn_qkv": 0.5, "output": 0.5}
+    model = write_tiny_recurrent(tmp_path / "m.gguf", "qwen35", factors=factors)
+    for name in ("blk.0.attn_qkv.weight", "token_embd.weight"):
+        adapter = write_adapter(tmp_path / "a.gguf", model, {name: 4})
+        with pytest.raises(UnsupportedModel, match="multiplies by") as caught:
+            logits(model, [adapter])
+        assert caught.value.name == "UNSUPPORTED_ADAPTER"
 
 
 def test_scales_must_be_finite(tmp_path):
