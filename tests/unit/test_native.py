@@ -260,7 +260,7 @@ def assembly(module: llvm.ModuleRef, processor: str, features: str = "", triple:
 def vector_kernels(module: ir.Module, isa: str) -> None:
     rows.emit(module)
     activation_rows.emit(module)
-    delta_rows.emit(module)
+    delta_rows.emit(module, isa)
     scan.emit(module)
     attention.emit(module, isa)
     control.emit(module)
