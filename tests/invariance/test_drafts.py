@@ -182,6 +182,55 @@ def test_a_stopped_answer_leaves_nothing(llama):
     engine.close()
 
 
+@pytest.mark.parametrize("longest", [1, 2, 3, 4, 15, 16])
+def test_how_far_is_guessed(llama, longest):
+    """CASES D9 and D10: any length, with a draft model that is the model and with one that guesses at random."""
+    request = Request(tuple(llama.tokens[:60]), SETTINGS["greedy"], 20)
+    engine, small = engine_of(llama, threads=2, off=("drafts",)), engine_of(llama, threads=1, off=("drafts",))
+    expected = list(engine.generate(request, digest=digest))
+    noise = Guesses(tokens_of(130, 20), KINDS["tree"])
+    for sources in ([ModelSource(small._program, small.context)], [noise], [noise, NgramSource()]):
+        engine.drafter = Drafter(sources, Free(), longest, can_branch=True)
+        assert list(engine.generate(request, digest=digest)) == expected
+        assert engine.drafter.tally.drafted > 0
+    engine.close()
+    small.close()
+
+
+class Forgetful:
+    """A program that, like a recurrent one, has no branches and goes back only to places it has kept."""
+
+    can_branch = False
+
+    def __init__(self, program):
+        self._program = program
+        self.recomputed = 0
+
+    def truncate(self, sequence, length):
+        return self._program.truncate(sequence, length // 8 * 8)
+
+    def rows(self, batch, choice=None):
+        assert set(batch.sequences) == {0} and not batch.also
+        self.recomputed += batch.outputs[0]
+        return self._program.rows(batch, choice)
+
+    def __getattr__(self, name):
+        return getattr(self._program, name)
+
+
+def test_a_rollback_that_goes_further_back(llama):
+    """What is gone is computed again, before the guesses of the next pass."""
+    request = Request(tuple(llama.tokens[:PROMPT]), SETTINGS["drawn"], ANSWER)
+    engine = engine_of(llama, threads=2, off=("drafts",))
+    expected = list(engine.generate(request, digest=digest))
+    engine._program = program = Forgetful(engine._program)
+    source = Guesses([step.token for step in expected], KINDS["late"])
+    engine.drafter = Drafter([source], Free(), can_branch=engine._program.can_branch)
+    assert list(engine.generate(request, digest=digest)) == expected
+    assert program.recomputed > 10
+    engine.close()
+
+
 # --- how much is guessed ---
 
 
