@@ -52,7 +52,7 @@ def read(gguf: Gguf, weights: Weights) -> Settings:
         raise refuse("BAD_SETTING", f"'{NAME}.final_logit_softcapping' is {softcap}; it must not be negative")
     kind, factor = stretching(gguf, NAME)
     if kind not in ("none", "linear") or factor != 1.0:
-        raise refuse("UNSUPPORTED_ROPE", "stretched positions are not supported for this architecture")
+        raise refuse("UNSUPPORTED_ROPE", f"stretched positions ({kind}) are not supported for this architecture")
     count = gguf.get(f"{NAME}.expert_count", "int", 0)
     mixture = read_mixture(gguf, NAME, expert_width(gguf, NAME, d)) if count else None
     extra = optional_setting(gguf, f"{NAME}.embedding_length_per_layer_input", 0)
