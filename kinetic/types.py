@@ -96,7 +96,6 @@ class Batch:
     For a mean and for attention that is not causal a batch must have the whole of each of its
     sequences, from position 0 on, its rows side by side.
 
-
     ``also[i]``, where there is any, are further sequences of which row i is a part: branches of a tree
     whose stem is computed once.
     """

@@ -10,6 +10,10 @@ from kinetic.engine.drafts import EMPTY, Drafter
 from kinetic.engine.drafts.tree import ROOT
 from kinetic.types import Batch
 
+MOST_AGAIN = 16
+"""Rows of certain tokens that a pass with guesses may have to compute again. Recurrent states go back to a mark after a
+wrong guess, and a new mark can't be made before a pass without one: else ever more would be computed again."""
+
 
 class Passes:
     """The decoding of one completion whose prompt sequence 0 holds. Branches of a tree are sequences -1, -2 ...
@@ -63,8 +67,10 @@ class Passes:
 
     def _pass(self, history: Sequence[int], longest: int) -> F32:
         """Rows of the last token of ``history`` and of the guesses; what is no longer computed comes before them."""
-        tree = self._drafter.propose(history, longest) if self._drafter else EMPTY
-        there, end, guesses = self._there, len(history), len(tree.tokens)
+        there, end = self._there, len(history)
+        drafter = self._drafter if end - there <= MOST_AGAIN else None
+        tree = drafter.propose(history, longest) if drafter else EMPTY
+        guesses = len(tree.tokens)
         for branch in range(1, tree.count):
             self._program.fork(0, -branch, there)
         pending = end - there
@@ -80,7 +86,12 @@ class Passes:
         if guesses:
             self._program.mark(0)  # for what may be taken back
         begun = self._clock() if self._clock else 0.0
-        rows = self._program.rows(batch, self._choice)
+        try:
+            rows = self._program.rows(batch, self._choice)
+        except BaseException:  # broken off: nobody else knows of the branches
+            for branch in range(1, tree.count):
+                self._program.truncate(-branch, 0)
+            raise
         if self._clock and self._drafter and pending == 1:
             self._drafter.costs.note(1 + guesses, self._clock() - begun)
         return rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -182,6 +183,43 @@ def test_a_stopped_answer_leaves_nothing(llama):
     engine.close()
 
 
+def test_a_pass_that_fails_leaves_nothing(llama, monkeypatch):
+    """Its branches are given up: pages of theirs that others have by now are not read for those of the next answer."""
+    request = Request(tuple(llama.tokens[:PROMPT]), SETTINGS["drawn"], ANSWER)
+    engine = engine_of(llama, threads=2, off=("drafts",))
+    expected = list(engine.generate(request))
+    answer = [step.token for step in expected]
+    workers = engine._program._workers
+    engine.drafter = Drafter([Guesses(answer, KINDS["tree"])], Free())
+    steps = engine.generate(replace(request, prompt=tuple(tokens_of(9, 300))))
+    next(steps)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(workers, "run", interrupted)
+        list(steps)
+    engine.drafter = Drafter([Guesses(answer, KINDS["tree"])], Free())
+    assert list(engine.generate(request)) == expected
+    engine.close()
+
+
+def interrupted():
+    raise KeyboardInterrupt
+
+
+def test_what_is_computed_again_stays_little(tiny):
+    """Guesses that are half right all the time: recurrent states go back to a mark, which must move on."""
+    request = Request(tuple(tiny.tokens[:40]), SETTINGS["greedy"], 60)
+    engine = engine_of(tiny, threads=2, off=("drafts",))
+    expected = list(engine.generate(request))
+    engine.drafter = Drafter(
+        [Guesses([step.token for step in expected], KINDS["late"])], Free(), 6, can_branch=engine._program.can_branch
+    )
+    rows, sizes = engine._program.rows, []
+    engine._program.rows = lambda batch, choice: sizes.append(len(batch.tokens)) or rows(batch, choice)
+    assert list(engine.generate(request)) == expected
+    assert max(sizes) < 40
+    engine.close()
+
+
 @pytest.mark.parametrize("longest", [1, 2, 3, 4, 15, 16])
 def test_how_far_is_guessed(llama, longest):
     """CASES D9 and D10: any length, with a draft model that is the model and with one that guesses at random."""
@@ -223,7 +261,7 @@ def test_a_rollback_that_goes_further_back(llama):
     request = Request(tuple(llama.tokens[:PROMPT]), SETTINGS["drawn"], ANSWER)
     engine = engine_of(llama, threads=2, off=("drafts",))
     expected = list(engine.generate(request, digest=digest))
-    engine._program = program = Forgetful(engine._program)
+    engine._loaded = program = Forgetful(engine._program)
     source = Guesses([step.token for step in expected], KINDS["late"])
     engine.drafter = Drafter([source], Free(), can_branch=engine._program.can_branch)
     assert list(engine.generate(request, digest=digest)) == expected

@@ -345,7 +345,7 @@ class Planner:
         slot = self._slot(self._ropes, rope, 1)
         words = [x.address, x.stride, heads, head_dim, slot, len(rope.frequencies), int(rope.interleaved)]
         words += [weight, self._constant(eps), 4 * rope.first]
-        part = ("heads", heads, node.rows)
+        part = ("heads", heads, head_dim, node.rows)
         self._emit(tape.ROPE, node, words, [(x, part)], [(x, part)])
         self._finish(node, x)
 

@@ -101,10 +101,15 @@ class CpuProgram:
 
     def _fit(self, rows: int) -> None:
         """Room for a longer pass, where a batch may not be cut: the same instructions over more memory."""
-        if rows > self._capacity:
-            self._capacity = round_up(rows, CAPACITY)
+        if rows <= self._capacity:
+            return
+        self._capacity = round_up(rows, CAPACITY)
+        try:
             self._tape = self._planned()
             self._make_room()
+        except BaseException:  # perhaps there was no memory for it: the next pass plans anew, however short it is
+            self._capacity = 0
+            raise
 
     def _planned(self) -> Tape:
         with default_rounding():

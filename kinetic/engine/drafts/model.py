@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from kinetic.backends.base import Program
 from kinetic.bits import F32
 from kinetic.engine.drafts.source import Branch, Rates
+from kinetic.errors import NonFinite
 from kinetic.types import Batch
 
 CHUNK = 512
@@ -53,7 +54,10 @@ class ModelSource:
         row = self._catch_up(history)
         self._program.mark(0)  # for guesses that are wrong
         while True:
-            ids, values = self._program.candidates(row, 2, float("inf"))
+            try:
+                ids, values = self._program.candidates(row, 2, float("inf"))
+            except NonFinite:  # of the draft model, which must not matter
+                return tokens, kinds
             gap = float(values[0]) - float(values[1]) if len(values) > 1 else GAPS[-1]
             kind = sum(gap >= limit for limit in GAPS)  # exact: a count
             tokens.append(int(ids[0]))
