@@ -182,4 +182,3 @@ def _require_readable(tokens: Sequence[int], engine: Engine) -> None:
 
 def _bytes(row: F32) -> bytes:
     return np.ascontiguousarray(row, "<f4").tobytes()
-

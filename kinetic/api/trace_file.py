@@ -87,7 +87,7 @@ def digest(values: bytes) -> bytes:
 
 def write(path: str | os.PathLike[str], trace: Traced) -> int:
     """Puts the file there whole or not at all; returns its size. Raises LimitExceeded, or FileProblem of ``ktc``."""
-    ops = [
+    ops: list[Any] = [
         {"op": op.op, "weight": op.weight, "layer": op.layer, "shape": [1, op.width], "digest": digest(op.values),
          "values": op.values}
         for op in trace.ops
@@ -111,7 +111,7 @@ def read(path: str | os.PathLike[str]) -> Traced:
 
 def parse(data: bytes) -> Traced:
     """The same of its bytes."""
-    value = canonical.decode(data, MAX_BYTES)
+    value: Any = canonical.decode(data, MAX_BYTES)
     if type(value) is not dict or value.get("format") != FORMAT:
         raise Malformed("this is no trace: `kinetic trace RECEIPT --token N -o FILE` makes one", name="NOT_A_TRACE")
     if type(value.get("version")) is not int or value["version"] != VERSION:
@@ -137,7 +137,7 @@ def _require(is_right: bool, key: str) -> None:
 
 
 def _require_model(model: Table, adapters: Sequence[Any]) -> None:
-    files = model.get("files")
+    files: Any = model.get("files")
     _require(type(files) is list and len(files) > 0 and type(model.get("architecture")) is str, "model")
     for file in [*files, *adapters]:
         _require(type(file) is dict, "model")

@@ -54,9 +54,10 @@ class Both(Parser):
 
     def parse_intermixed_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Namespace:  # type: ignore[override]
         words = list(args or ())
-        if words[:1] == ["diff"]:
-            return self.diff.parse_intermixed_args(words[1:])
-        return super().parse_intermixed_args(words, namespace)
+        is_diff = words[:1] == ["diff"]
+        parse = self.diff.parse_intermixed_args if is_diff else super().parse_intermixed_args
+        found: Namespace = parse(words[1:] if is_diff else words, namespace)
+        return found
 
 
 def add(commands: Subcommands) -> None:

@@ -59,7 +59,9 @@ def test_a_trace_is_told_in_a_line_or_as_json(folder, capsys):
 def test_traces_that_agree(folder, capsys):
     assert run("diff", "cpu.cbor", "reference.cbor") == 0
     out, err = capsys.readouterr()
-    assert out == "IDENTICAL: all 19 operations agree to the bit, and so do the logits of the unwatched pass\n" and not err
+    assert (
+        out == "IDENTICAL: all 19 operations agree to the bit, and so do the logits of the unwatched pass\n" and not err
+    )
     assert run("diff", "--json", "cpu.cbor", "reference.cbor") == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["verdict"], told["op"], told["first_file"]) == ("IDENTICAL", -1, "cpu.cbor")

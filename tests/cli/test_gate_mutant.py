@@ -83,7 +83,10 @@ def test_a_trace_names_the_operation_of_the_mutated_kernel(place: Path) -> None:
     token = re.search(r"token (\d+): ", done.stdout)
     assert token, done.stdout
     words = ["trace", "traced.json", "--token", token[1], "--model", "m.gguf", "-t", "1", "-q", "--no-pack-cache"]
-    for name, root, device, digest in (("mutant", place / "mutant", "cpu", "DIFFERS"), ("good", ROOT, "reference", "agrees")):
+    for name, root, device, digest in (
+        ("mutant", place / "mutant", "cpu", "DIFFERS"),
+        ("good", ROOT, "reference", "agrees"),
+    ):
         done = kinetic(place, root, *words, "-o", f"{name}.cbor", "--device", device)
         assert done.returncode == 0, (name, done.stdout, done.stderr)
         assert done.stdout.endswith(f"gives the same logits; the receipt's digest of them {digest}\n")

@@ -172,7 +172,9 @@ def test_the_first_element_that_differs_is_named():
     )
     assert found[1:] == (10, 2, "rope", "", 0, 1, ("40800000", "40900000"), 2, 3)
     first = compare(sample(), with_op(sample(), 0, values=floats(1, 3)))
-    assert first.sentence.startswith("operation 0 of 4, embed with token_embd.weight (outside of the layers), element 1")
+    assert first.sentence.startswith(
+        "operation 0 of 4, embed with token_embd.weight (outside of the layers), element 1"
+    )
     assert first.sentence.endswith("1 of its 2 elements differ")
 
 
@@ -203,7 +205,9 @@ def test_passes_that_nobody_watched_count_too():
 def test_traces_of_different_questions_say_nothing_about_each_other(changes):
     with pytest.raises(Unverifiable, match="say nothing about each other"):
         compare(sample(), sample(**changes))
-    renamed = sample(model={"architecture": "llama", "files": [FILE | {"name": "other.gguf"}]}, overrides={"context": 9})
+    renamed = sample(
+        model={"architecture": "llama", "files": [FILE | {"name": "other.gguf"}]}, overrides={"context": 9}
+    )
     assert compare(sample(), renamed).exit_code == 0
 
 
