@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kinetic import models, store
 from kinetic.adapters import Adapter, Asked, close_all, fit, open_adapters
 from kinetic.api.describe import formats_not_built_in
+from kinetic.api.speed_ups import SpeedUps
 from kinetic.bits import round_f32
 from kinetic.engine import Engine
 from kinetic.errors import UnsupportedModel, UsageError
 from kinetic.loader import Check, LoadedFile, open_model_file
-from kinetic.types import PackCache, RopeOverrides
+from kinetic.types import SPEED_UPS, PackCache, RopeOverrides
 
 if TYPE_CHECKING:
     from kinetic.backends.base import Ops, Weights
 
 __all__ = ["BACKENDS", "Adapter", "Asked", "close_all", "open_adapters", "open_engine", "open_file", "rope_overrides"]
+
+NONE = SpeedUps(frozenset(SPEED_UPS))
 
 BACKENDS = {"cpu": "cpu", "reference": "reference"}
 """Device names to backends. ``reference`` is the slow definition of every bit."""
@@ -46,6 +50,7 @@ def open_engine(
     progress: Callable[[str], None] | None,
     adapters: Iterable[Adapter] = (),
     rope: RopeOverrides | None = None,
+    wanted: SpeedUps = NONE,
     weights: Weights | None = None,
     watch: Callable[[Ops], Ops] | None = None,
 ) -> Engine:
@@ -55,10 +60,20 @@ def open_engine(
     if gguf.metadata.get("general.architecture") in models.ARCHITECTURES:
         for reason in formats_not_built_in(gguf):
             raise UnsupportedModel(reason, name="UNSUPPORTED_WEIGHT_TYPE")
-    return Engine(
-        models.asked(gguf, rope) if rope else gguf, weights, backend=BACKENDS.get(device, device), threads=threads,
-        context=context, progress=progress, packs=cache, watch=watch, adapters=fit(adapters, gguf, weights),
-    )  # fmt: skip
+    options: dict[str, Any] = {"backend": BACKENDS.get(device, device), "threads": threads, "progress": progress}
+    options["clock"] = time.perf_counter
+    draft = wanted.open_draft(loaded, **options)
+    try:
+        engine = Engine(
+            models.asked(gguf, rope) if rope else gguf, weights, context=context, packs=cache, watch=watch,
+            adapters=fit(adapters, gguf, weights), off=wanted.off, draft=draft, **options,
+        )  # fmt: skip
+    except BaseException:
+        if draft:
+            draft.close()
+        raise
+    wanted.prepare(engine, loaded)
+    return engine
 
 
 def choose_kernel_folder(progress: Callable[[str], None] | None) -> None:

@@ -98,7 +98,7 @@ def test_the_digest_reads_all_that_lies_below(compiled_from, monkeypatch):
     # Defined beside the constants, but not compiled: the reference's own operations.
     harmless |= {
         f"kinetic.backends.reference.{name}"
-        for name in ("attention", "candidates", "experts", "linear", "ops", "recurrent")
+        for name in ("attention", "candidates", "delta", "experts", "linear", "ops", "recurrent")
     }
     harmless |= {"kinetic.backends.rope_tables", "kinetic.backends.identity", "kinetic.backends.states"}
     assert compiled_from - names - harmless == set()
