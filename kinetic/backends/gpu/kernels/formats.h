@@ -7,6 +7,22 @@ DEVICE float f16_at(GLOBAL const uchar *bytes)
     return f16_to_f32(bytes[0] | (uint)bytes[1] << 8);
 }
 
+// Element i of a row of the float formats.
+DEVICE float f32_value(GLOBAL const uchar *row, int i)
+{
+    return ((GLOBAL const float *)row)[i];
+}
+
+DEVICE float f16_value(GLOBAL const uchar *row, int i)
+{
+    return f16_to_f32(((GLOBAL const ushort *)row)[i]);
+}
+
+DEVICE float bf16_value(GLOBAL const uchar *row, int i)
+{
+    return FLOAT_OF_BITS((uint)((GLOBAL const ushort *)row)[i] << 16);
+}
+
 // Factors of 32-block b of a superblock of Q4_K or Q5_K, step by step those of formats/k_scales.py.
 DEVICE int k_scale_factor(GLOBAL const uchar *w, int b)
 {
