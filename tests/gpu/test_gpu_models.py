@@ -18,7 +18,7 @@ from tests.support.backends import assert_same, compile_all
 from tests.support.blocks import integers
 from tests.support.whole_models import WRITERS
 
-FAMILIES = ("llama", "floats", "gemma3", "qwen2", "olmo2", "phi3")
+FAMILIES = ("llama", "floats", "gemma3", "qwen2", "phi3", "qwen3moe", "gpt-oss", "deepseek2")
 LENGTH, END = 80, 262
 """Past windows of 64 keys; then, by a jump that leaves positions out, past the first chunk of keys."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kinetic.backends.base import ACTIVATIONS, Attention, Rope
+from kinetic.backends.base import ACTIVATIONS, Attention, Experts, Rope, Routing, Weight
 from kinetic.backends.gpu import GpuBackend
 from kinetic.backends.reference import ReferenceBackend
 from kinetic.types import Batch
@@ -123,3 +123,66 @@ def test_attention_of_several_sequences(device):
 
     rows, positions = tuple(range(9)), (0, 0, 1, 0, 2, 1, 3, 4, 5)
     both(device, forward, Batch(rows, positions, (7, 3, 7, 9, 7, 3, 7, 7, 7), rows), (spec,))
+
+
+ROUTINGS = (
+    Routing(3),
+    Routing(2, "sigmoid", normalised=False, scale=2.5),
+    Routing(8, "softmax_chosen"),
+    Routing(4, "sigmoid", scale=0.7, groups=4, used_groups=2),
+    Routing(3, groups=6, used_groups=3),
+)
+
+
+def logits() -> np.ndarray:
+    """Rows with ties, zeros of both signs, NaN, infinities, all NaN, all -inf, and sums that vanish."""
+    x = np.round(np.random.default_rng(4).standard_normal((16, 24)) * 8).astype(np.float32) / 2
+    x[6:9, :8] = EDGES[-8:], EDGES[20:28], EDGES[:8]
+    x[0], x[1], x[2, ::2] = 0.0, np.nan, np.nan
+    x[3], x[4], x[5] = -np.inf, -100.0, [0.0, -0.0] * 12
+    return x
+
+
+@pytest.mark.parametrize("routing", ROUTINGS, ids=str)
+def test_routes(device, routing):
+    bias = float_weight("bias", np.round(logits()[9] / 4))
+    factors = float_weight("factors", numbers(2, 24, 13)[1])
+
+    def forward(ops):
+        x = inputs(ops, logits())
+        ops.tap(ops.route(x, routing), "plain")
+        ops.tap(ops.route(x, routing, bias), "biased")
+        return ops.route(x, routing, None, factors)
+
+    both(device, forward, wanting(16, ()))
+
+
+@pytest.mark.parametrize("with_gate", [True, False])
+def test_experts(device, with_gate):
+    """Quantised and float matrices, biases, rows that are not finite."""
+    a, scores = numbers(9, 64, 3), logits()[7:]
+
+    def several(name: str, kind: str, rows: int, columns: int) -> Weight:
+        return random_weight(name, kind, 24 * rows, columns, seed=rows)._replace(shape=(24, rows, columns))
+
+    made = [float_weight(f"bias {n}", np.random.default_rng(n).standard_normal((24, n))) for n in (32, 13)]
+    biases = (made[0], made[0], made[1]) if with_gate else ()
+    gate = several("gate", "F16", 32, 64) if with_gate else None
+    kind = "swiglu_oai" if with_gate else "relu_sqr"
+    experts = Experts(gate, several("up", "Q4_0", 32, 64), several("down", "Q8_0", 13, 32), kind, *biases)
+
+    def forward(ops):
+        routes = ops.route(inputs(ops, scores, "scores"), Routing(3, "sigmoid"))
+        x = inputs(ops, a)
+        ops.tap(ops.linear(x, random_weight("same rows", "Q4_0", 5, 64, seed=1)), "beside")
+        return ops.experts(x, routes, experts)
+
+    out, _ = both(device, forward, wanting(9, tuple(range(9))))
+    assert np.isfinite(out).any()
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "F32"])
+def test_products_of_heads(device, kind):
+    a = numbers(9, 3 * 64, 3)
+    w = random_weight("w", kind, 3 * 7, 64, seed=1)._replace(shape=(3, 7, 64))
+    both(device, lambda ops: ops.linear_heads(inputs(ops, a), w), wanting(9, ()))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kinetic.backends.base import BLOCK, CHUNK, Attention
-from kinetic.backends.gpu.executor import ROWS_OF_A_GROUP
+from kinetic.backends.gpu.products import ROWS_OF_A_GROUP
 from kinetic.backends.gpu.self_test import same_bits
 from kinetic.backends.gpu.source import kernel_source, matmul_source
 from kinetic.backends.reference import linear

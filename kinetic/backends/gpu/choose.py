@@ -39,3 +39,14 @@ def best(progress: Callable[[str], None] | None = None) -> str:
     except KineticError as reason:
         tell(f"opencl is passed over: {reason}")
     return "cpu"
+
+
+def is_graphics(name: str) -> bool:
+    """Whether a device that can be opened by this name is a GPU."""
+    if name.startswith("cuda"):
+        return True
+    from kinetic.backends.gpu import opencl
+
+    graphics = [opencl.devices().index(device) for device in opencl.graphics()]
+    number = name.partition(":")[2]
+    return int(number) in graphics if number else bool(graphics)

@@ -91,9 +91,7 @@ class CudaDevice:
             try:
                 with self._device:
                     if source not in self._modules:
-                        self._modules[source] = cupy.RawModule(
-                            code=source, options=CUDA_OPTIONS, backend="nvrtc", translate_cucomplex=False
-                        )
+                        self._modules[source] = cupy.RawModule(code=source, options=CUDA_OPTIONS, backend="nvrtc")
                     self._kernels[source, name] = self._modules[source].get_function(name)  # type: ignore[attr-defined]
             except Exception as error:  # of the compiler, of the driver: cupy has several kinds
                 raise KineticError(f"CUDA device '{self.name}' cannot build a kernel: {error}") from error
@@ -103,6 +101,6 @@ class CudaDevice:
         with self._device, self._stream:
             kernel((groups,), (lanes,), arguments)
 
-    def close(self) -> None:
+    def finish(self) -> None:
         with self._device:
             self._stream.synchronize()

@@ -40,5 +40,5 @@ class Device(Protocol):
     def launch(self, kernel: Kernel, groups: int, lanes: int, *arguments: Memory | np.generic) -> None:
         """``groups`` groups of ``lanes`` lanes each. Scalars are NumPy's, of the kernel's types."""
 
-    def close(self) -> None:
+    def finish(self) -> None:
         """Wait for what is under way."""

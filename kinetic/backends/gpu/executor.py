@@ -9,29 +9,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from kinetic.backends import rope_tables
-from kinetic.backends.base import ACTIVATIONS, BLOCK, CHUNK, Rope
+from kinetic.backends.base import CHUNK, Rope
 from kinetic.backends.control_word import default_rounding
 from kinetic.backends.gpu.device import Device, Memory
+from kinetic.backends.gpu.launches import Launches
 from kinetic.backends.gpu.pages import Pages
+from kinetic.backends.gpu.products import HEADS, KINDS, Products, Several
 from kinetic.backends.gpu.slots import Slots
-from kinetic.backends.gpu.source import kernel_source, matmul_source
 from kinetic.backends.gpu.weights import DeviceWeights
 from kinetic.backends.graph import OUTPUT_ROWS, Node
 from kinetic.bits import F32
 from kinetic.formats import by_type
 from kinetic.types import Batch, lengths
 
-LANES = 64
-"""Lanes of a group. Their number never changes a bit."""
-
-ROWS_OF_A_GROUP = 8
-"""ROWS of kernels/matmul.cu."""
-
 PARTIAL_BYTES = 64 << 20
 """What the chunks of attention may take; more rows are attended to in several launches."""
-
-KINDS = (*ACTIVATIONS, "swiglu_oai")
-"""Activations as kernels/elementwise.cu counts them."""
 
 TABLES = ("embed", "positions", "first_row")
 
@@ -56,38 +48,36 @@ class Executor:
 
     def __init__(self, device: Device, nodes: Sequence[Node], pages: Pages) -> None:
         self._device, self._nodes, self._pages = device, nodes, pages
+        self._launches = Launches(device)
         self._slots = Slots(device, nodes)
         self._weights = DeviceWeights(device)
+        self._products = Products(self._launches, self._weights)
         self._steps: dict[str, Callable[[Node, Pass], None]] = {
             op: getattr(self, f"_{op}") for op in OPS if op not in TABLES
         } | dict.fromkeys(TABLES, self._table)
         self._ropes: dict[Rope, F32] = {}
         self._rope_rows: dict[Rope, Memory] = {}
-        self._quantised: Node | None = None
-        self._q = self._d = self._partials = None
-        self._q_size = self._partials_size = 0
         self._seen: dict[str, F32] = {}
         for node in nodes:
             self._prepare(node)
 
     def _prepare(self, node: Node) -> None:
-        """Copy what a node reads to the device, and build its kernels: not while an answer is waited for."""
-        if node.op == "linear":
-            self._weights.matrix(node["weight"])
-            self._matmul(node)
-            if node["bias"] is not None:
-                self._weights.vector(node["bias"])
-        elif node.op == "norm":
-            self._weights.vector(node["weight"])
-        elif node.op == "attend" and node["sinks"] is not None:
-            self._weights.vector(node["sinks"])
+        """Copy what a node reads to the device, and build its products: not while an answer is waited for."""
+        if node.op in ("linear", "linear_heads"):
+            self._products.prepare(node["weight"], several=node.op == "linear_heads")
+        elif node.op == "experts":
+            self._products.prepare_experts(node["experts"])
+        for name in VECTORS.get(node.op, ()):
+            if node[name] is not None:
+                self._weights.vector(node[name])
 
     # ---- one pass
 
     def run(self, batch: Batch, given: F32 | None) -> tuple[F32, dict[str, F32]]:
         """Logits float32 [outputs, V], and what was tapped."""
         about = self._pass(batch, given)
-        self._quantised, self._rope_rows, self._seen = None, {}, {}
+        self._rope_rows, self._seen = {}, {}
+        self._products.begin()
         for node in self._nodes:
             self._slots.begin(node, self._count(node, about))
             self._steps[node.op](node, about)
@@ -119,16 +109,12 @@ class Executor:
             self._device.read(self._slots.of(node), out)
         return out
 
-    def _each(self, file: str, name: str, count: int, *arguments: Memory | np.generic) -> None:
-        """A kernel whose lanes own one element each, and whose last argument is how many there are."""
-        if count:
-            kernel = self._device.kernel(kernel_source(file), name)
-            self._device.launch(kernel, -(-count // LANES), LANES, *arguments, np.int32(count))
-
     def _elements(self, name: str, node: Node, about: Pass, *more: Memory | np.generic) -> None:
         """A kernel of elementwise.cu: a node's elements from those of its inputs."""
         inputs = (self._slots.of(source) for source in node.inputs)
-        self._each("elementwise", name, self._count(node, about) * node.width, self._slots.of(node), *inputs, *more)
+        self._launches.each(
+            "elementwise", name, self._count(node, about) * node.width, self._slots.of(node), *inputs, *more
+        )
 
     # ---- operations
 
@@ -181,14 +167,11 @@ class Executor:
 
     def _norm(self, node: Node, about: Pass) -> None:
         weight, count = node["weight"], self._count(node, about)
-        if count == 0:
-            return
         width = weight.shape[-1]
         kinds = math.prod(weight.shape[:-1])  # exact: integers
         shape = np.int32(width), np.int32(kinds), np.float32(node["eps"])
-        kernel = self._device.kernel(kernel_source("norm"), "rms_norm")
         memory = (self._slots.of(node), self._slots.of(node.inputs[0]), self._weights.vector(weight))
-        self._device.launch(kernel, count * (node.width // width), LANES, *memory, *shape)
+        self._launches.groups("norm", "rms_norm", count * (node.width // width), *memory, *shape)
 
     def _rope(self, node: Node, about: Pass) -> None:
         rope: Rope = node["rope"]
@@ -196,7 +179,7 @@ class Executor:
         sizes = map(np.int32, (*shape, half, rope.first, rope.interleaved))
         count = self._count(node, about) * node.width
         memory = self._slots.of(node), self._slots.of(node.inputs[0]), self._turned(rope, about)
-        self._each("rope", "rope", count, *memory, *sizes)
+        self._launches.each("rope", "rope", count, *memory, *sizes)
 
     def _turned(self, rope: Rope, about: Pass) -> Memory:
         """Cosines, then sines, of each row's position: float32 [T, 2 * pairs]."""
@@ -213,34 +196,23 @@ class Executor:
 
     # ---- products
 
-    def _matmul(self, node: Node) -> object:
-        weight = node["weight"]
-        return self._device.kernel(matmul_source(by_type(weight.ggml_type, weight.name)), "matmul")
-
     def _linear(self, node: Node, about: Pass) -> None:
-        rows, weight, x = self._count(node, about), node["weight"], node.inputs[0]
-        if rows == 0:
-            return
-        outputs, width = weight.shape
-        is_quantised = by_type(weight.ggml_type, weight.name).QUANTISED
-        sides = self._as_blocks(x, rows) if is_quantised else (self._slots.of(x),)
-        sizes = map(np.int32, (rows, outputs, width // BLOCK if is_quantised else width))
-        groups = outputs * -(-rows // ROWS_OF_A_GROUP)
-        y = self._slots.of(node)
-        self._device.launch(self._matmul(node), groups, LANES, y, *sides, self._weights.matrix(weight), *sizes)
+        rows, x, y = self._count(node, about), node.inputs[0], self._slots.of(node)
+        self._products.product(y, self._slots.of(x), rows, node["weight"], node=x)
         if node["bias"] is not None:
-            bias = self._weights.vector(node["bias"])
-            self._each("elementwise", "add_bias", rows * outputs, y, bias, np.int32(outputs))
+            self._products.add_bias(y, rows, node["bias"])
 
-    def _as_blocks(self, x: Node, rows: int) -> tuple[Memory, Memory]:
-        """A node's rows as int8 and scales. Products with the same rows follow one another, and share them."""
-        count = rows * x.width // BLOCK
-        if self._q_size < count:
-            self._q, self._d, self._q_size = self._device.memory(BLOCK * count), self._device.memory(4 * count), count
-        if self._quantised is not x:
-            self._each("quantise", "quantise", count, self._q, self._d, self._slots.of(x))
-            self._quantised = x
-        return self._q, self._d
+    def _linear_heads(self, node: Node, about: Pass) -> None:
+        """Each head of each row is a row of its own."""
+        x, y, heads = self._slots.of(node.inputs[0]), self._slots.of(node), node["weight"].shape[0]
+        self._products.product(y, x, self._count(node, about) * heads, node["weight"], Several(y, heads, HEADS))
+
+    def _route(self, node: Node, about: Pass) -> None:
+        self._products.route(self._slots.of(node), self._slots.of(node.inputs[0]), self._count(node, about), node)
+
+    def _experts(self, node: Node, about: Pass) -> None:
+        y, x, routes = (self._slots.of(part) for part in (node, *node.inputs))
+        self._products.experts(y, x, routes, self._count(node, about), node)
 
     # ---- attention
 
@@ -250,31 +222,32 @@ class Executor:
         keys, values = self._pages.keys(spec.layer), self._pages.values(spec.layer)
         for source, target in zip(node.inputs[1:], (keys, values), strict=False):
             sizes = np.int32(source.width), np.int32(about.chunks)
-            self._each("attention", "store_rows", rows * source.width, target, self._slots.of(source), *where, *sizes)
+            self._launches.each(
+                "attention", "store_rows", rows * source.width, target, self._slots.of(source), *where, *sizes
+            )
         row_bytes = 4 * spec.heads * about.chunks * (spec.value_width + 2)
         at_once = max(1, min(rows, PARTIAL_BYTES // row_bytes))
-        if self._partials_size < at_once * row_bytes:
-            self._partials, self._partials_size = self._device.memory(at_once * row_bytes), at_once * row_bytes
-        chunks, merge = (
-            self._device.kernel(kernel_source("attention"), name) for name in ("attention_chunks", "attention_merge")
-        )
+        partials = self._launches.scratch("partials", at_once * row_bytes)
         sinks = None if node["sinks"] is None else self._weights.vector(node["sinks"])
         shape = spec.heads, spec.kv_heads, spec.head_dim, spec.value_width, about.chunks, spec.window
         for first in range(0, rows, at_once):
             count = min(at_once, rows - first)
-            self._device.launch(
-                chunks, count * spec.heads * about.chunks, LANES, self._partials, self._slots.of(q), keys, values,
-                *where, *map(np.int32, (first, *shape)), np.float32(spec.scale), np.float32(spec.softcap),
+            self._launches.groups(
+                "attention", "attention_chunks", count * spec.heads * about.chunks, partials, self._slots.of(q), keys,
+                values, *where, *map(np.int32, (first, *shape)), np.float32(spec.scale), np.float32(spec.softcap),
             )  # fmt: skip
             merged = node["sinks"] is not None, first, spec.heads, spec.value_width, about.chunks, spec.window
-            self._device.launch(
-                merge, count * spec.heads, LANES, self._slots.of(node), self._partials, about.rows,
-                self._partials if sinks is None else sinks, *map(np.int32, merged),
+            self._launches.groups(
+                "attention", "attention_merge", count * spec.heads, self._slots.of(node), partials, about.rows,
+                partials if sinks is None else sinks, *map(np.int32, merged),
             )  # fmt: skip
 
+
+VECTORS = {"linear": ("bias",), "norm": ("weight",), "attend": ("sinks",), "route": ("bias", "factors")}
+"""Values of nodes that are decoded to float32."""
 
 OPS = (
     *TABLES, "given", "scale", "softcap", "add", "mul", "activate", "gated", "cut", "join", "outputs", "tap", "norm",
-    "rope", "linear", "attend",
+    "rope", "linear", "linear_heads", "route", "experts", "attend",
 )  # fmt: skip
 """What nodes there are kernels for."""

@@ -162,5 +162,5 @@ class Device:
         except cl.MemoryError as error:
             raise OutOfMemory(f"OpenCL device '{self.name}' has no memory left for its kernels") from error
 
-    def close(self) -> None:
+    def finish(self) -> None:
         self._queue.finish()

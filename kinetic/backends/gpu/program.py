@@ -88,13 +88,11 @@ class GpuProgram:
         return exp32(x)
 
     def close(self) -> None:
-        self._device.close()
+        self._device.finish()
 
 
 WORDS = {
     "layer_norm": "layer norms",
-    "linear_heads": "products of each head with a matrix of its own",
-    "route": "mixtures of experts",
     "short_conv": "short convolutions",
     "scan": "selective scans",
     "delta": "gated DeltaNets",

@@ -35,17 +35,20 @@ def format_source(*formats: Format) -> str:
     return _whole('#include "formats.h"\n') + tables(code) + code
 
 
-def matmul_source(fmt: Format) -> str:
-    """Kernel ``matmul`` for weights of one format: matmul.cu or matmul_float.cu, behind what it reads them by."""
-    name = fmt.NAME.lower()
+def matmul_source(fmt: Format, experts: bool = False) -> str:
+    """Kernel ``matmul`` for weights of one format: matmul.cu or matmul_float.cu, behind what it reads them by.
+
+    With ``experts`` for weights that are several matrices.
+    """
+    name, several = fmt.NAME.lower(), {"EXPERTS": ""} if experts else {}
     if not fmt.QUANTISED:
         macros = {"VALUE(row, i)": f"{name}_value(row, i)", "BYTES": str(fmt.BYTES)}
-        return _whole('#include "formats.h"\n') + _defined(macros) + _read("matmul_float.cu")
+        return _whole('#include "formats.h"\n') + _defined(macros | several) + _read("matmul_float.cu")
     macros = {"VALUES": str(fmt.BLOCK), "BYTES": str(fmt.BYTES)} | {
         macro: f"{name}_{macro.partition('(')[0].lower()}(w, i)" for macro in _parts(fmt)
     }
     pairs = {"PAIRS": ""} if fmt.SCALES == "pairs" else {}
-    return format_source(fmt) + _defined(macros | pairs) + _read("matmul.cu")
+    return format_source(fmt) + _defined(macros | pairs | several) + _read("matmul.cu")
 
 
 def _parts(fmt: Format) -> list[str]:

@@ -4,7 +4,16 @@
 // 16 elements share a scale. One group owns one output of up to ROWS rows, which share what is read of the weight. A
 // lane makes the exact integers of a block, then others add those of a chunk in the order of its blocks.
 
+// With EXPERTS the weight is several matrices, and a row is one of them for one row of activations: EXPERT tells which,
+// SOURCE which row that is. A group then owns one output of one such row.
+
+#ifdef EXPERTS
+#define ROWS 1
+#define ROUTES , GLOBAL const float *routes, int used, int kind
+#else
 #define ROWS 8
+#define ROUTES
+#endif
 #define MAX_LANES 64
 #define CHUNK_BLOCKS (CHUNK / BLOCK)
 #define HALF (BLOCK / 2)
@@ -18,7 +27,7 @@
 // y [rows, outputs]; q int8 [rows, blocks, 32] and d [rows, blocks] of the activations; weights [outputs, row bytes].
 // outputs * (rows / ROWS, rounded up) groups of at most MAX_LANES lanes, a multiple of CHUNK_BLOCKS.
 KERNEL void matmul(GLOBAL float *y, GLOBAL const schar *q, GLOBAL const float *d, GLOBAL const uchar *weights, int rows,
-                   int outputs, int blocks)
+                   int outputs, int blocks ROUTES)
 {
     LOCAL float dots[ROWS * PARTS * MAX_LANES], factors[ROWS * PARTS * MAX_LANES];
     LOCAL float partials[ROWS * MAX_LANES / CHUNK_BLOCKS], totals[ROWS];
@@ -27,8 +36,14 @@ KERNEL void matmul(GLOBAL float *y, GLOBAL const schar *q, GLOBAL const float *d
 #endif
     int output = GROUP % outputs, first = GROUP / outputs * ROWS, count = min(ROWS, rows - first);
     weights += (size_t)output * (blocks * BLOCK / VALUES) * BYTES;
+#ifdef EXPERTS
+    weights += (size_t)EXPERT(first) * outputs * (blocks * BLOCK / VALUES) * BYTES;
+    q += (size_t)SOURCE(first) * blocks * BLOCK;
+    d += (size_t)SOURCE(first) * blocks;
+#else
     q += (size_t)first * blocks * BLOCK;
     d += (size_t)first * blocks;
+#endif
     for (int r = LANE; r < count; r += LANES)
         totals[r] = 0.0f;
     for (int start = 0; start < blocks; start += LANES) {

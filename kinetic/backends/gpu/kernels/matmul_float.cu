@@ -2,18 +2,30 @@
 //
 // One group owns one output of up to ROWS rows. A lane computes whole chunks of 256 elements, others add the chunks.
 
+#ifdef EXPERTS // as in matmul.cu
+#define ROWS 1
+#define ROUTES , GLOBAL const float *routes, int used, int kind
+#else
 #define ROWS 8
+#define ROUTES
+#endif
 #define MAX_LANES 64
 
 // y [rows, outputs]; x [rows, width]; weights [outputs, width * BYTES]. outputs * (rows / ROWS, rounded up) groups of at
 // most MAX_LANES lanes.
-KERNEL void matmul(GLOBAL float *y, GLOBAL const float *x, GLOBAL const uchar *weights, int rows, int outputs, int width)
+KERNEL void matmul(GLOBAL float *y, GLOBAL const float *x, GLOBAL const uchar *weights, int rows, int outputs, int width
+                   ROUTES)
 {
     LOCAL float partials[ROWS * MAX_LANES], totals[ROWS];
     int output = GROUP % outputs, first = GROUP / outputs * ROWS, count = min(ROWS, rows - first);
     int chunks = (width + CHUNK - 1) / CHUNK;
     weights += (size_t)output * width * BYTES;
+#ifdef EXPERTS
+    weights += (size_t)EXPERT(first) * outputs * width * BYTES;
+    x += (size_t)SOURCE(first) * width;
+#else
     x += (size_t)first * width;
+#endif
     for (int r = LANE; r < count; r += LANES)
         totals[r] = 0.0f;
     for (int start = 0; start < chunks; start += LANES) {
