@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from kinetic import packs, store
-from kinetic.api.opening import BACKENDS, choose_kernel_folder, open_engine
+from kinetic.api.opening import choose_device, choose_kernel_folder, open_engine
 from kinetic.api.profiles import plan
 from kinetic.api.rerun_models import Models, _model_errors, _rope
 from kinetic.api.trace_file import Op, Traced, digest, header
@@ -74,8 +74,7 @@ def trace(receipt: str | os.PathLike[str] | bytes, token: int, **options: Any) -
     Raises UsageError for a token that the answer has not, and every KtcError that ends a verification.
     """
     asked = Options(**options)
-    if asked.device not in BACKENDS:
-        raise UsageError(f"there is no device {asked.device}: this build has {', '.join(BACKENDS)}", name="NO_DEVICE")
+    choose_device(asked.device, asked.progress)
     if not 1 <= asked.rows <= MOST_ROWS:
         raise UsageError(f"the rows of the last pass are from 1 to {MOST_ROWS}", name="BAD_ROWS")
     record, entries = encode.read_receipt(receipt)
