@@ -85,18 +85,24 @@ def digest(values: bytes) -> bytes:
     return blake3(values).digest()
 
 
-def write(path: str | os.PathLike[str], trace: Traced) -> int:
-    """Puts the file there whole or not at all; returns its size. Raises LimitExceeded, or FileProblem of ``ktc``."""
+def encode(trace: Traced) -> bytes:
+    """The bytes of its file. Raises LimitExceeded, or Malformed for a head that no file can hold."""
     ops: list[Any] = [
-        {"op": op.op, "weight": op.weight, "layer": op.layer, "shape": [1, op.width], "digest": digest(op.values),
-         "values": op.values}
+        {"op": op.op, "weight": op.weight, "layer": op.layer, "shape": [1, op.width], "digest": digest(op.values)}
+        | {"values": op.values}
         for op in trace.ops
-    ]  # fmt: skip
+    ]
     size = sum(len(op.values) for op in trace.ops)
     data = canonical.encode({**trace.head, "ops": ops}) if size < MAX_BYTES else b""
     if not 0 < len(data) <= MAX_BYTES:
         message = f"the numbers of this pass take {size:,} bytes, and a trace has {MAX_BYTES:,} at most"
         raise LimitExceeded(message, name="TRACE_TOO_LARGE")
+    return data
+
+
+def write(path: str | os.PathLike[str], trace: Traced) -> int:
+    """Puts the file there whole or not at all; returns its size. Raises FileProblem of ``ktc``, and as ``encode``."""
+    data = encode(trace)
     write_atomic(os.path.realpath(path), data)
     return len(data)
 
@@ -149,7 +155,7 @@ def _op(entry: Any) -> Op:
     _require(type(entry) is dict and entry.keys() == keys, "ops")
     op, weight, layer, values = (entry[key] for key in ("op", "weight", "layer", "values"))
     _require(all(type(text) is str and len(text) <= MAX_TEXT for text in (op, weight)), "ops")
-    _require(op.isidentifier() and type(layer) is int and layer >= -1, "ops")
+    _require(op.isascii() and op.isidentifier() and type(layer) is int and layer >= -1, "ops")
     _require(type(values) is bytes and len(values) % 4 == 0 and len(values) > 0, "ops")
     _require(entry["shape"] == [1, len(values) // 4], "ops")
     if entry["digest"] != digest(values):
@@ -160,6 +166,10 @@ def _op(entry: Any) -> Op:
 # --- comparing ---
 
 HASHES = ("blake3", "sha256")
+
+
+REMEMBERING = ("attend", "short_conv", "scan", "delta")
+"""Operations that read keys, values or a state of earlier tokens."""
 
 
 class Difference(NamedTuple):
@@ -244,6 +254,8 @@ def _difference(number: int, count: int, a: Op, b: Op) -> Difference:
     )
     if number == 0:
         sentence = sentence.removesuffix(f", {before}")
+    if a.op in REMEMBERING:
+        sentence += "; it also reads what earlier tokens left, which may be what differs"
     return Difference(
         sentence, DIFFERS, number, a.op, a.weight, a.layer, element, (bits[0], bits[1]), len(elements), a.width
     )

@@ -6,28 +6,10 @@ import struct
 import pytest
 
 from kinetic.api import trace_file
-from kinetic.api.trace_file import Op, Traced, compare, digest, header, parse, read, write
+from kinetic.api.trace_file import compare, digest, encode, parse, read, write
 from ktc import canonical
 from ktc.errors import FileProblem, KtcError, LimitExceeded, Malformed, Unverifiable
-
-FILE = {"name": "m.gguf", "size": 9, "blake3": "ab", "sha256": "cd"}
-
-
-def floats(*values):
-    return struct.pack(f"<{len(values)}f", *values)
-
-
-def sample(**changes):
-    facts = {"engine_id": "cpu:1", "device_class": "cpu", "threads": 1, "rows": 1, "receipt": "00", "token": 3}
-    facts |= {"model": {"architecture": "llama", "files": [FILE]}, "adapters": [], "overrides": {"context": 0}}
-    facts |= {"position": 8, "input": "11", "logits": "22"}
-    ops = [
-        Op("embed", "token_embd.weight", -1, floats(1, 2)),
-        Op("linear", "blk.0.attn_q.weight", 0, floats(1, 0, float("nan"))),
-        Op("rope", "", 0, floats(3, 4, 5)),
-        Op("linear", "output.weight", -1, floats(6)),
-    ]
-    return Traced(header(**facts | changes), ops)
+from tests.support.sample_traces import FILE, floats, sample
 
 
 def with_op(trace, number, **changes):
@@ -106,6 +88,7 @@ def without(key):
         (table(ops={}), "BAD_TRACE"),
         (ops(more=1), "BAD_TRACE"),
         (ops(op="\u202eembed"), "BAD_TRACE"),
+        (ops(op="\u05d0"), "BAD_TRACE"),
         (ops(op=1), "BAD_TRACE"),
         (ops(layer=-2), "BAD_TRACE"),
         (ops(layer=True), "BAD_TRACE"),
@@ -129,7 +112,7 @@ def test_what_is_no_sound_trace_is_one_sentence(tmp_path, value, name):
 
 def test_every_beginning_and_every_flipped_byte_of_a_file_is_refused_or_the_same_trace():
     data = canonical.encode(table())
-    assert parse(data) == sample()
+    assert parse(data) == sample() and encode(sample()) == data
     for end in range(len(data)):
         with pytest.raises(KtcError):
             parse(data[:end])
@@ -176,6 +159,12 @@ def test_the_first_element_that_differs_is_named():
         "operation 0 of 4, embed with token_embd.weight (outside of the layers), element 1"
     )
     assert first.sentence.endswith("1 of its 2 elements differ")
+
+
+def test_what_reads_earlier_tokens_is_said_to():
+    for op, does in (("attend", True), ("scan", True), ("gated", False)):
+        one, other = (with_op(sample(), 2, op=op, values=floats(3, value)) for value in (1, 2))
+        assert compare(one, other).sentence.endswith("which may be what differs") == does
 
 
 @pytest.mark.parametrize(("a", "b"), [(0.0, -0.0), (float("nan"), struct.unpack("<f", b"\1\0\xc0\x7f")[0])])
