@@ -13,6 +13,7 @@ from kinetic.backends import open_backend
 from kinetic.bits import F32
 from kinetic.engine.drafts import Drafter, ModelSource, NgramSource, RowCosts
 from kinetic.engine.passes import Passes
+from kinetic.engine.token_sequence import TokenSequence
 from kinetic.errors import ContextOverflow, UnsupportedModel, UsageError
 from kinetic.layers.adapted import Lora, adapted
 from kinetic.sampling import Sampler
@@ -195,6 +196,10 @@ class Engine:
         for start in range(0, len(tokens), rows):
             piece = tokens[start : start + rows]
             yield self._logits(piece, start, tuple(range(min(max(first - start, 0), len(piece)), len(piece))))
+
+    def sequence(self) -> TokenSequence:
+        """A fresh sequence of tokens, to go forth and back in; answers and other passes end it."""
+        return TokenSequence(self._program)
 
     def taps(self) -> dict[str, F32]:
         """What was tapped in the last pass, by name: see ``backends.base.Ops.tap``."""

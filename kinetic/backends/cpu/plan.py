@@ -17,7 +17,6 @@ from kinetic.backends.base import BLOCK, Rope
 from kinetic.backends.cpu import plan_delta, plan_experts, plan_heads, plan_recurrent, plan_rows, tape
 from kinetic.backends.cpu.barriers import ALL_MODES, OWN, Buffer, By, Partition, Touch, Touched
 from kinetic.backends.cpu.functions import RECORD
-from kinetic.backends.cpu.graph import Node
 from kinetic.backends.cpu.layout import GROUP
 from kinetic.backends.cpu.memory import address, allocate, round_up
 from kinetic.backends.cpu.native import Kernels
@@ -26,6 +25,7 @@ from kinetic.backends.cpu.plan_fused import fused, fuses_gate, fuses_into_add, f
 from kinetic.backends.cpu.plan_rows import expect_room
 from kinetic.backends.cpu.tiles import MANY, ONE, TWO
 from kinetic.backends.cpu.weights import WeightStore
+from kinetic.backends.graph import Node
 from kinetic.backends.states import StateStore
 from kinetic.errors import KineticError
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from kinetic.backends.base import BLOCK
 from kinetic.backends.cpu import tape
 from kinetic.backends.cpu.functions import RECORD
-from kinetic.backends.cpu.graph import Node
 from kinetic.backends.cpu.memory import address
 from kinetic.backends.cpu.tiles import MANY, ONE
+from kinetic.backends.graph import Node
 from kinetic.errors import KineticError
 
 if TYPE_CHECKING:

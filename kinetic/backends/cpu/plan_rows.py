@@ -8,7 +8,7 @@ from kinetic.backends.base import Attention
 from kinetic.backends.cpu import tape
 from kinetic.backends.cpu.barriers import ALL_MODES
 from kinetic.backends.cpu.core_limits import attention_units
-from kinetic.backends.cpu.graph import Node
+from kinetic.backends.graph import Node
 from kinetic.errors import KineticError
 
 if TYPE_CHECKING:

@@ -9,22 +9,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetic.backends import rope_tables
-from kinetic.backends.base import CHUNK, Attention, Forward, Rope, Snapshot, State
-from kinetic.backends.checks import check_given
+from kinetic.backends.base import CHUNK, Attention, Rope, Snapshot, State
+from kinetic.backends.checks import check_given, check_table, split
 from kinetic.backends.control_word import default_rounding
 from kinetic.backends.cpu import tape
 from kinetic.backends.cpu.barriers import Buffer
 from kinetic.backends.cpu.candidates import Candidates
 from kinetic.backends.cpu.core_limits import attention_units, part_bytes, scratch_bytes
-from kinetic.backends.cpu.graph import OUTPUT_ROWS, GraphOps, Node, matrices
 from kinetic.backends.cpu.layout import TILE
 from kinetic.backends.cpu.memory import address, allocate, allocate_huge, round_up
 from kinetic.backends.cpu.native import Kernels
 from kinetic.backends.cpu.pages import PageLayout, Pages
 from kinetic.backends.cpu.plan import TABLES, Planner, Tape, span_words
-from kinetic.backends.cpu.weights import WeightStore, check_table, open_pack
+from kinetic.backends.cpu.weights import WeightStore, open_pack
 from kinetic.backends.cpu.whole import needs_whole, whole_spans
 from kinetic.backends.cpu.workers import Workers
+from kinetic.backends.graph import OUTPUT_ROWS, Node, matrices
 from kinetic.backends.states import StateStore, check_snapshot
 from kinetic.bits import F32
 from kinetic.errors import OutOfMemory
@@ -335,18 +335,6 @@ def _rows_in(buffer: Buffer, rows: int) -> F32:
     return buffer.data.view(np.float32)[: rows * stride].reshape(rows, stride)
 
 
-def split(batch: Batch, size: int) -> list[Batch]:
-    """The batch in pieces of at most ``size`` rows, in order."""
-    if len(batch.tokens) <= size:
-        return [batch]
-    parts = []
-    for start in range(0, len(batch.tokens), size):
-        rows = slice(start, start + size)
-        outputs = tuple(o - start for o in batch.outputs if start <= o < start + size)
-        parts.append(Batch(batch.tokens[rows], batch.positions[rows], batch.sequences[rows], outputs, batch.also[rows]))
-    return parts
-
-
 def runs(batch: Batch, limit: int) -> list[tuple[int, int]]:
     """(first row, rows) of stretches in one sequence at consecutive positions, at most ``limit`` rows each."""
     out: list[tuple[int, int]] = []
@@ -363,9 +351,3 @@ def runs(batch: Batch, limit: int) -> list[tuple[int, int]]:
             out.append((start, t - start))
             start = t
     return out
-
-
-def trace(forward: Forward) -> list[Node]:
-    ops = GraphOps()
-    forward(ops)
-    return ops.nodes

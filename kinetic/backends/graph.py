@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from kinetic.backends.base import Attention, Delta, Experts, Rope, Routing, Scan, State, Weight
+from kinetic.backends.base import Attention, Delta, Experts, Forward, Rope, Routing, Scan, State, Weight
 from kinetic.errors import KineticError
 
 ALL_ROWS, OUTPUT_ROWS = 0, 1
@@ -150,6 +150,13 @@ class GraphOps:
     def tap(self, x: Node, name: str) -> Node:
         self._node("tap", x.width, x, name=name)
         return x
+
+
+def trace(forward: Forward) -> list[Node]:
+    """The nodes of a forward pass, in the order in which it asks for them."""
+    ops = GraphOps()
+    forward(ops)
+    return ops.nodes
 
 
 def matrices(nodes: Iterable[Node]) -> list[Weight]:
