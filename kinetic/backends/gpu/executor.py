@@ -15,9 +15,11 @@ from kinetic.backends.gpu.device import Device, Memory
 from kinetic.backends.gpu.launches import Launches
 from kinetic.backends.gpu.pages import Pages
 from kinetic.backends.gpu.products import HEADS, KINDS, Products, Several
+from kinetic.backends.gpu.recurrent import Recurrences, Spans
 from kinetic.backends.gpu.slots import Slots
 from kinetic.backends.gpu.weights import DeviceWeights
 from kinetic.backends.graph import OUTPUT_ROWS, Node
+from kinetic.backends.states import StateStore
 from kinetic.bits import F32
 from kinetic.formats import by_type
 from kinetic.types import Batch, lengths
@@ -41,17 +43,21 @@ class Pass:
     """int32 [sequences, chunks]: pages."""
     outputs: Memory
     """int32 [outputs]."""
+    spans: Spans | None
+    """Where there are recurrences."""
 
 
 class Executor:
     """``run`` gives the last node's rows. All weights are on the device once this is made."""
 
-    def __init__(self, device: Device, nodes: Sequence[Node], pages: Pages) -> None:
+    def __init__(self, device: Device, nodes: Sequence[Node], pages: Pages, states: StateStore) -> None:
         self._device, self._nodes, self._pages = device, nodes, pages
         self._launches = Launches(device)
         self._slots = Slots(device, nodes)
         self._weights = DeviceWeights(device)
         self._products = Products(self._launches, self._weights)
+        self._recurrences = Recurrences(self._launches, self._weights, states)
+        self._recurs = bool(states.states)
         self._steps: dict[str, Callable[[Node, Pass], None]] = {
             op: getattr(self, f"_{op}") for op in OPS if op not in TABLES
         } | dict.fromkeys(TABLES, self._table)
@@ -67,6 +73,7 @@ class Executor:
             self._products.prepare(node["weight"], several=node.op == "linear_heads")
         elif node.op == "experts":
             self._products.prepare_experts(node["experts"])
+        self._recurrences.prepare(node)
         for name in VECTORS.get(node.op, ()):
             if node[name] is not None:
                 self._weights.vector(node[name])
@@ -96,8 +103,9 @@ class Executor:
         numbers = {sequence: number for number, sequence in enumerate(ends)}
         rows = [*zip(batch.positions, (numbers[sequence] for sequence in batch.sequences), strict=True)]
         upload = self._device.upload
-        outputs = np.array(batch.outputs, np.int32)
-        return Pass(batch, given, chunks, upload(np.array(rows, np.int32)), upload(tables), upload(outputs))
+        places, outputs = np.array(rows, np.int32), np.array(batch.outputs, np.int32)
+        spans = self._recurrences.spans(batch) if self._recurs else None
+        return Pass(batch, given, chunks, upload(places), upload(tables), upload(outputs), spans)
 
     def _count(self, node: Node, about: Pass) -> int:
         """Rows of a node."""
@@ -214,6 +222,23 @@ class Executor:
         y, x, routes = (self._slots.of(part) for part in (node, *node.inputs))
         self._products.experts(y, x, routes, self._count(node, about), node)
 
+    # ---- recurrences
+
+    def _short_conv(self, node: Node, about: Pass) -> None:
+        assert about.spans is not None
+        y, x = (self._slots.of(part) for part in (node, *node.inputs))
+        self._recurrences.short_conv(y, x, about.spans, node)
+
+    def _scan(self, node: Node, about: Pass) -> None:
+        assert about.spans is not None
+        y, x, dt = (self._slots.of(part) for part in (node, *node.inputs))
+        self._recurrences.scan(y, x, dt, about.spans, node)
+
+    def _delta(self, node: Node, about: Pass) -> None:
+        assert about.spans is not None
+        inputs = tuple(self._slots.of(source) for source in node.inputs)
+        self._recurrences.delta(self._slots.of(node), inputs, self._count(node, about), about.spans, node)
+
     # ---- attention
 
     def _attend(self, node: Node, about: Pass) -> None:
@@ -248,6 +273,6 @@ VECTORS = {"linear": ("bias",), "norm": ("weight",), "attend": ("sinks",), "rout
 
 OPS = (
     *TABLES, "given", "scale", "softcap", "add", "mul", "activate", "gated", "cut", "join", "outputs", "tap", "norm",
-    "rope", "linear", "linear_heads", "route", "experts", "attend",
+    "rope", "linear", "linear_heads", "route", "experts", "attend", "short_conv", "scan", "delta",
 )  # fmt: skip
 """What nodes there are kernels for."""

@@ -29,16 +29,16 @@ class GpuProgram:
     def __init__(
         self, device: Device, nodes: list[Node], layers: Sequence[Attention], states: Sequence[State] = ()
     ) -> None:
-        require_kernels(device, nodes, layers, states)
+        require_kernels(device, nodes, layers)
         self._device = device
         self._layers = tuple({spec.layer: spec for spec in layers}.values())
-        self._states = StateStore(())  # counts positions
+        self._states = StateStore(states)
         self._pages = Pages(device, self._layers)
         products = {weight.name for weight in matrices(nodes)}
         for table in {node["table"].name: node["table"] for node in nodes if node.op in TABLES}.values():
             if table.name not in products:
                 check_table(table)
-        self._executor = Executor(device, nodes, self._pages)
+        self._executor = Executor(device, nodes, self._pages, self._states)
         self._given = next((node.width for node in nodes if node.op == "given"), 0)
         self.vocab_size = [node for node in nodes if node.op != "tap"][-1].width
         self._seen: list[dict[str, F32]] = []
@@ -74,7 +74,7 @@ class GpuProgram:
     def snapshot(self, sequence: int) -> Snapshot:
         length = self.length(sequence)
         keys, values = self._pages.read(sequence, length)
-        return Snapshot(length, keys, values, {})
+        return Snapshot(length, keys, values, self._states.copies(sequence))
 
     def restore(self, sequence: int, snapshot: Snapshot) -> None:
         check_snapshot(snapshot, self._layers)
@@ -93,23 +93,16 @@ class GpuProgram:
 
 WORDS = {
     "layer_norm": "layer norms",
-    "short_conv": "short convolutions",
-    "scan": "selective scans",
-    "delta": "gated DeltaNets",
     "average": "means over a text",
 }
 """Operations without a kernel, as messages name them."""
 
 
-def require_kernels(
-    device: Device, nodes: Sequence[Node], layers: Sequence[Attention], states: Sequence[State]
-) -> None:
+def require_kernels(device: Device, nodes: Sequence[Node], layers: Sequence[Attention]) -> None:
     """Raises UnsupportedModel that names what there is no kernel for."""
     missing = [WORDS.get(op, op) for op in dict.fromkeys(node.op for node in nodes) if op not in OPS]
     if not all(spec.causal for spec in layers):
         missing.append("attention both ways")
-    if states and not missing:
-        missing.append("recurrent states")
     if missing:
         raise UnsupportedModel(
             f"there are no kernels for {', '.join(missing)} on {device.kind} devices yet, and this model needs them: "
