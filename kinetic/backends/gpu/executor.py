@@ -20,6 +20,7 @@ from kinetic.backends.gpu.slots import Slots
 from kinetic.backends.gpu.weights import DeviceWeights
 from kinetic.backends.graph import OUTPUT_ROWS, Node
 from kinetic.backends.states import StateStore
+from kinetic.backends.whole import whole_spans
 from kinetic.bits import F32
 from kinetic.formats import by_type
 from kinetic.types import Batch, lengths
@@ -38,7 +39,7 @@ class Pass:
     given: F32 | None
     chunks: int
     rows: Memory
-    """int32 [T, 2]: position, and number of the sequence in ``tables``."""
+    """int32 [T, 3]: position, number of the sequence in ``tables``, and how long that is."""
     tables: Memory
     """int32 [sequences, chunks]: pages."""
     outputs: Memory
@@ -101,7 +102,10 @@ class Executor:
             table = self._pages.table(sequence, end)[:chunks]
             tables[number, : len(table)] = table
         numbers = {sequence: number for number, sequence in enumerate(ends)}
-        rows = [*zip(batch.positions, (numbers[sequence] for sequence in batch.sequences), strict=True)]
+        rows = [
+            (position, numbers[sequence], ends[sequence])
+            for position, sequence in zip(batch.positions, batch.sequences, strict=True)
+        ]
         upload = self._device.upload
         places, outputs = np.array(rows, np.int32), np.array(batch.outputs, np.int32)
         spans = self._recurrences.spans(batch) if self._recurs else None
@@ -169,6 +173,19 @@ class Executor:
 
     def _outputs(self, node: Node, about: Pass) -> None:
         self._elements("take_rows", node, about, about.outputs, np.int32(node.width))
+
+    def _average(self, node: Node, about: Pass) -> None:
+        spans = whole_spans(about.batch)
+        of_outputs = [spans[about.batch.sequences[output]] for output in about.batch.outputs]
+        memory = self._device.upload(np.array(of_outputs, np.int32))
+        self._elements("average_rows", node, about, memory, np.int32(node.width))
+
+    def _layer_norm(self, node: Node, about: Pass) -> None:
+        weight, bias = self._weights.vector(node["weight"]), node["bias"]
+        sides = weight, weight if bias is None else self._weights.vector(bias)
+        numbers = np.int32(bias is not None), np.int32(node.width), np.float32(node["eps"])
+        memory = self._slots.of(node), self._slots.of(node.inputs[0]), *sides
+        self._launches.groups("norm", "layer_norm", self._count(node, about), *memory, *numbers)
 
     def _tap(self, node: Node, about: Pass) -> None:
         self._seen[node["name"]] = self._fetched(node.inputs[0], about)
@@ -254,25 +271,32 @@ class Executor:
         at_once = max(1, min(rows, PARTIAL_BYTES // row_bytes))
         partials = self._launches.scratch("partials", at_once * row_bytes)
         sinks = None if node["sinks"] is None else self._weights.vector(node["sinks"])
-        shape = spec.heads, spec.kv_heads, spec.head_dim, spec.value_width, about.chunks, spec.window
+        shape = spec.heads, spec.kv_heads, spec.head_dim, spec.value_width, about.chunks, spec.window, spec.causal
         for first in range(0, rows, at_once):
             count = min(at_once, rows - first)
             self._launches.groups(
                 "attention", "attention_chunks", count * spec.heads * about.chunks, partials, self._slots.of(q), keys,
                 values, *where, *map(np.int32, (first, *shape)), np.float32(spec.scale), np.float32(spec.softcap),
             )  # fmt: skip
-            merged = node["sinks"] is not None, first, spec.heads, spec.value_width, about.chunks, spec.window
+            merged = node["sinks"] is not None, first, spec.heads, *shape[3:]
             self._launches.groups(
                 "attention", "attention_merge", count * spec.heads, self._slots.of(node), partials, about.rows,
                 partials if sinks is None else sinks, *map(np.int32, merged),
             )  # fmt: skip
 
 
-VECTORS = {"linear": ("bias",), "norm": ("weight",), "attend": ("sinks",), "route": ("bias", "factors")}
+VECTORS = {
+    "linear": ("bias",),
+    "norm": ("weight",),
+    "layer_norm": ("weight", "bias"),
+    "attend": ("sinks",),
+    "route": ("bias", "factors"),
+}
 """Values of nodes that are decoded to float32."""
 
-OPS = (
-    *TABLES, "given", "scale", "softcap", "add", "mul", "activate", "gated", "cut", "join", "outputs", "tap", "norm",
-    "rope", "linear", "linear_heads", "route", "experts", "attend", "short_conv", "scan", "delta",
-)  # fmt: skip
+OPS = frozenset(TABLES).union(
+    ("given", "scale", "softcap", "add", "mul", "activate", "gated", "cut", "join", "outputs", "average", "tap"),
+    ("norm", "layer_norm", "rope", "linear", "linear_heads", "route", "experts", "attend"),
+    ("short_conv", "scan", "delta"),
+)
 """What nodes there are kernels for."""
