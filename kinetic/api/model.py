@@ -95,7 +95,7 @@ class Model(Embeds):
             choose_kernel_folder(progress)
             self._engine = _open_engine(
                 self._loaded, device, self._plan.threads, context, cache, progress, self._adapters, self._rope,
-                fall_back=asked == "auto",
+                asked == "auto",
             )  # fmt: skip
             self.device = device if self._engine.identity.device_class != "cpu" else "cpu"
             self._loaded.gguf.release_all()

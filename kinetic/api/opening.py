@@ -68,9 +68,9 @@ def open_engine(
     progress: Callable[[str], None] | None,
     adapters: Iterable[Adapter] = (),
     rope: RopeOverrides | None = None,
+    fall_back: bool = False,
     weights: Weights | None = None,
     watch: Callable[[Ops], Ops] | None = None,
-    fall_back: bool = False,
 ) -> Engine:
     """The engine of an open file. ``weights`` are the file's unless others are given. With ``fall_back`` a model that
     ``device`` has no kernels or no memory for runs on the CPU, and ``progress`` is told why."""
