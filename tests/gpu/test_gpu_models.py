@@ -11,14 +11,18 @@ from kinetic.api.verify import Checker
 from kinetic.backends import open_backend
 from kinetic.backends.gpu import GpuBackend
 from kinetic.backends.gpu import choose as choosing
-from kinetic.errors import UnsupportedModel, UsageError
+from kinetic.backends.gpu import program as program_module
+from kinetic.engine import EmbeddingEngine
+from kinetic.errors import KineticError, UnsupportedModel, UsageError
 from kinetic.loader import open_model_file
 from kinetic.types import Batch
 from tests.support.backends import assert_same, compile_all
 from tests.support.blocks import integers
+from tests.support.tiny_encoders import write_tiny_encoder
 from tests.support.whole_models import WRITERS
 
 FAMILIES = ("llama", "floats", "gemma3", "qwen2", "phi3", "qwen3moe", "gpt-oss", "deepseek2")
+RECURRENT = ("lfm2", "nemotron_h", "qwen35")
 LENGTH, END = 80, 262
 """Past windows of 64 keys; then, by a jump that leaves positions out, past the first chunk of keys."""
 
@@ -44,7 +48,7 @@ def load(backend, family):
     return backend.load(family.forward, family.attention, None, None, family.states)
 
 
-@pytest.mark.parametrize("family", FAMILIES, indirect=True)
+@pytest.mark.parametrize("family", [*FAMILIES, *RECURRENT], indirect=True)
 def test_a_model_has_the_bits_of_the_cpu(device, family):
     """In passes of every kind of size, and then from a snapshot of the CPU's, behind the end of a chunk."""
     compile_all(open_backend("cpu").isa)
@@ -88,6 +92,14 @@ def test_neighbours_and_the_way_back_change_no_bit(device, family):
 
 
 @pytest.mark.parametrize("family", ["floats"], indirect=True)
+def test_a_closed_program_says_so(device, family):
+    program = load(GpuBackend(device), family)
+    program.close()
+    with pytest.raises(KineticError, match="closed"):
+        program.run(rows([1], 0))
+
+
+@pytest.mark.parametrize("family", ["floats"], indirect=True)
 def test_long_batches_are_cut(device, family, monkeypatch):
     """Into passes, and attention into launches, of a few rows each."""
     tokens = [int(token) for token in integers(3, 0, family.vocab_size, 21)]
@@ -97,9 +109,43 @@ def test_long_batches_are_cut(device, family, monkeypatch):
     assert_same(load(GpuBackend(device), family).run(rows(tokens, 0)), expected)
 
 
-@pytest.mark.parametrize("family", ["nemotron_h"], indirect=True)
-def test_what_has_no_kernel_is_named(device, family):
-    with pytest.raises(UnsupportedModel, match=r"no kernels for .*selective scans on opencl devices .* --device cpu"):
+@pytest.mark.parametrize("family", RECURRENT, indirect=True)
+def test_states_go_back_and_change_no_neighbour(device, family):
+    """From a mark; the other sequence's rows lie between."""
+    program = load(GpuBackend(device), family)
+    tokens = [int(token) for token in integers(5, 0, family.vocab_size, 16)]
+    expected = program.run(rows(tokens, 0))
+    between = [tokens[0], *(token for t in range(4) for token in (tokens[t + 1], tokens[t]))]
+    where = (0, 1, 0, 2, 1, 3, 2, 4, 3), (7, 7, 8, 7, 8, 7, 8, 7, 8)
+    assert_same(program.run(Batch(tuple(between), *where, (7, 8))), np.stack([expected[4], expected[3]]))
+    program.mark(7)
+    program.run(rows(tokens[5:9], 5, 7))
+    assert program.truncate(7, 8) == 5
+    assert_same(program.run(rows(tokens[5:], 5, 7)), expected[5:])
+
+
+@pytest.mark.parametrize(("name", "pooling"), [("bert", ""), ("gemma-embedding", "mean"), ("qwen3", "rank")])
+def test_vectors_have_the_bits_of_the_cpu(device, tmp_path, name, pooling):
+    """Layer norms, attention both ways, means; texts beside each other, longer than a chunk of keys."""
+    texts = [integers(length, 5, 100, length).tolist() for length in (3, 270, 40)]
+    found = []
+    with open_model_file(write_tiny_encoder(tmp_path / "model.gguf", name)) as file:
+        for backend in ("opencl", "cpu"):
+            engine = EmbeddingEngine(file.gguf, file.weights, pooling=pooling, backend=backend)
+            found.append(list(engine.vectors(texts)))
+            engine.close()
+    for ours, theirs in zip(*found, strict=True):
+        assert_same(ours, theirs)
+
+
+@pytest.fixture
+def without_ropes(monkeypatch):
+    monkeypatch.setattr(program_module, "OPS", program_module.OPS - {"rope"})
+
+
+@pytest.mark.parametrize("family", ["floats"], indirect=True)
+def test_what_has_no_kernel_is_named(device, family, without_ropes):
+    with pytest.raises(UnsupportedModel, match=r"no kernels for rope on opencl devices .* --device cpu"):
         load(GpuBackend(device), family)
 
 
@@ -115,13 +161,13 @@ def test_receipts_of_one_device_verify_on_another(device, folder, tmp_path, here
         assert checker.verify(tmp_path / "receipt.json").exit_code == 0
 
 
-def test_what_the_best_device_cannot_do_the_cpu_does(device, folder, monkeypatch):
-    path = WRITERS["nemotron_h"](folder / "nemotron.gguf")
+def test_what_the_best_device_cannot_do_the_cpu_does(device, folder, monkeypatch, without_ropes):
+    path = WRITERS["floats"](folder / "fallback.gguf")
     monkeypatch.setattr(choosing, "best", lambda progress: "opencl")
     lines: list[str] = []
     with Model(path, device="auto", pack_cache=False, progress=lines.append) as model:
         assert model.device == "cpu"
-    assert [line for line in lines if line.startswith("opencl is passed over: there are no kernels for ")]
+    assert [line for line in lines if line.startswith("opencl is passed over: there are no kernels for rope ")]
 
 
 def test_the_best_device_is_a_gpu(monkeypatch, opencl):

@@ -41,17 +41,17 @@ def attention(device):
         """Pages lie in reverse order, behind one of another sequence. Scratch starts as NaN, so that a chunk merged
         without having been computed shows."""
         chunks, count = max(positions) // CHUNK + 1, len(q) - first
-        rows = np.array([(position, 1) for position in positions], np.int32)
+        rows = np.array([(position, 1, max(positions) + 1) for position in positions], np.int32)
         tables = np.array([[0] * chunks, range(chunks, 0, -1)], np.int32)
         sides = [_in_pages(side, chunks) for side in (keys, values)]
-        shape = spec.heads, spec.kv_heads, spec.head_dim, spec.value_width, chunks, spec.window
+        shape = spec.heads, spec.kv_heads, spec.head_dim, spec.value_width, chunks, spec.window, spec.causal
         partials = np.full((count, spec.heads, chunks, spec.value_width + 2), np.nan, np.float32)
         numbers = *map(np.int32, (first, *shape)), np.float32(spec.scale), np.float32(spec.softcap)
         groups = count * spec.heads
         device.run(program, "attention_chunks", groups * chunks, lanes, partials, q, *sides, rows, tables, *numbers)
         out = np.full((len(q), spec.heads, spec.value_width), np.nan, np.float32)
         drains = np.zeros(1, np.float32) if sinks is None else sinks
-        merged = map(np.int32, (sinks is not None, first, spec.heads, spec.value_width, chunks, spec.window))
+        merged = map(np.int32, (sinks is not None, first, spec.heads, *shape[3:]))
         device.run(program, "attention_merge", groups, lanes, out, partials, rows, drains, *merged)
         return out
 
@@ -224,3 +224,15 @@ def test_sinks_caps_and_values_of_another_width(attention):
         expected = reference(q, keys, values, positions, spec, sinks)
         assert same_bits(attention(q, keys, values, positions, spec, sinks=sinks), expected)
         assert same_bits(attention(q, keys, values, positions, spec, sinks=sinks, first=1)[1:], expected[1:])
+
+
+@pytest.mark.parametrize("window", [0, 9, 300])
+def test_attention_both_ways(attention, window):
+    """Every row sees as far as the text goes, or half a window to either side."""
+    spec = Attention(0, 4, 2, 16, 0.4, window=window, causal=False)
+    positions = [*range(0, 520, 40), 519]
+    q, keys, values = case(len(positions), 520, spec)
+    expected = np.stack(
+        [attend_row(row, keys[:520], values[:520], at, spec) for row, at in zip(q, positions, strict=True)]
+    )
+    assert same_bits(attention(q, keys, values, positions, spec), expected)

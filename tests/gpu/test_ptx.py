@@ -15,22 +15,23 @@ from tests.gpu import test_format_snippets
 from tests.support import nvrtc
 from tests.support.blocks import FORMATS
 
+KINDS = ("Q4_1", "Q4_K", "Q2_K", "NVFP4", "BF16")
+"""Formats with all that a product can be made of; how the others are read is in tests of their own."""
+
 SOURCES = {
     path.stem: kernel_source(path.stem)
     for path in sorted(Path(gpu.__path__[0]).glob("kernels/*.cu"))
     if not path.stem.startswith("matmul")
-} | {f"matmul of {name}": matmul_source(fmt) for name, fmt in FORMATS.items()}
-"""Every text that is ever compiled."""
-
-KINDS = ("Q4_0", "Q4_1", "Q4_K", "Q2_K", "Q6_K", "NVFP4", "BF16")
-"""Formats with all that a product can be made of."""
-
-FEWER = {name: text for name, text in SOURCES.items() if not name.startswith("matmul") or name.split()[2] in KINDS}
+}
+SOURCES |= {f"matmul of {name}": matmul_source(FORMATS[name]) for name in KINDS}
+SOURCES |= {f"matmul of {name} of experts": matmul_source(FORMATS[name], experts=True) for name in ("Q4_K", "BF16")}
 
 EXACT = re.compile(
-    r"(?:(?:add|sub|mul|div|rcp|sqrt|fma|cvt)\.rn|mov|selp|neg|abs|max|ld\.\w+|st\.\w+|setp\.\w+)\.f32(?:\.[su](?:16|32))?"
+    r"(?:(?:add|sub|mul|div|rcp|sqrt|fma|cvt)\.rn|mov|selp|neg|abs|max|(?:ld|st)\.\w+(?:\.v\d)?|setp\.\w+|cvt\.rzi\.s32)"
+    r"\.f32(?:\.[su](?:16|32))?"
 )
-"""Rounded once to nearest, or not at all. ``max`` is nvcc's for a select against -inf, and drops NaN like it."""
+"""Rounded once to nearest, or not at all. ``max`` is nvcc's for a select against -inf, and drops NaN like it. What is
+cut to an integer is the number of an expert, a whole one."""
 
 LOOSE = {"=true": "=false", "=false": "=true"}
 
@@ -92,9 +93,9 @@ COMMON = set(re.findall(r"^#define (\w+)", kernel_source("norm").partition("#def
 """Macros of the headers, the same in every text."""
 
 
-@pytest.mark.parametrize(("sources", "architecture"), [(SOURCES, 80), (FEWER, 90)], ids=["all-sm80", "sm90"])
-def test_every_instruction_on_floats_is_rounded_to_nearest(nvcc, sources, architecture, tmp_path):
-    instructions = float_instructions(nvcc, together(sources), tmp_path, architecture=architecture)
+@pytest.mark.parametrize("architecture", [80, 90])
+def test_every_instruction_on_floats_is_rounded_to_nearest(nvcc, architecture, tmp_path):
+    instructions = float_instructions(nvcc, together(SOURCES), tmp_path, architecture=architecture)
     assert "fma.rn.f32" in instructions
     assert unwanted(instructions) == set()
 
@@ -107,16 +108,16 @@ def test_formats_are_read_without_rounding(nvcc, tmp_path):
 
 
 def test_no_fma_that_was_not_asked_for(nvcc, tmp_path):
-    instructions = float_instructions(nvcc, without_fma(together(FEWER)), tmp_path, architecture=75)
+    instructions = float_instructions(nvcc, without_fma(together(SOURCES)), tmp_path, architecture=75)
     assert "fma.rn.f32" not in instructions
 
 
 @pytest.mark.parametrize("architecture", [75, 80, 90])
 def test_nvrtc_takes_them_too(architecture):
     """It is what compiles them where they run, with rules of its own about headers."""
-    if nvrtc.library() is None:
+    if nvrtc.compiler() is None:
         pytest.skip("there is no NVRTC here")
-    for source in FEWER.values():
+    for source in SOURCES.values():
         assert unwanted(floats_of(nvrtc.ptx_of(source, architecture, CUDA_OPTIONS))) == set()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 @lru_cache(maxsize=1)
-def library() -> ctypes.CDLL | None:
+def compiler() -> ctypes.CDLL | None:
     """Of the toolkit, or of the package nvidia-cuda-nvrtc; None where there is neither."""
     found = [find_library("nvrtc")]
     for folder in sys.path:
@@ -27,7 +27,7 @@ def library() -> ctypes.CDLL | None:
 
 def ptx_of(source: str, architecture: int, options: Sequence[str]) -> str:
     """PTX for compute_``architecture``; AssertionError with the compiler's words where it refuses."""
-    nvrtc, program = library(), ctypes.c_void_p()
+    nvrtc, program = compiler(), ctypes.c_void_p()
     assert nvrtc is not None
     assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None) == 0
     try:

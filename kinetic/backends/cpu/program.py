@@ -22,10 +22,10 @@ from kinetic.backends.cpu.native import Kernels
 from kinetic.backends.cpu.pages import PageLayout, Pages
 from kinetic.backends.cpu.plan import TABLES, Planner, Tape, span_words
 from kinetic.backends.cpu.weights import WeightStore, open_pack
-from kinetic.backends.cpu.whole import needs_whole, whole_spans
 from kinetic.backends.cpu.workers import Workers
 from kinetic.backends.graph import OUTPUT_ROWS, Node, matrices
 from kinetic.backends.states import StateStore, check_snapshot
+from kinetic.backends.whole import needs_whole, whole_spans
 from kinetic.bits import F32
 from kinetic.errors import OutOfMemory
 from kinetic.formats import by_type

@@ -15,9 +15,12 @@ from kinetic.backends.gpu.device import Device, Memory
 from kinetic.backends.gpu.launches import Launches
 from kinetic.backends.gpu.pages import Pages
 from kinetic.backends.gpu.products import HEADS, KINDS, Products, Several
+from kinetic.backends.gpu.recurrent import Recurrences, Spans
 from kinetic.backends.gpu.slots import Slots
 from kinetic.backends.gpu.weights import DeviceWeights
 from kinetic.backends.graph import OUTPUT_ROWS, Node
+from kinetic.backends.states import StateStore
+from kinetic.backends.whole import whole_spans
 from kinetic.bits import F32
 from kinetic.formats import by_type
 from kinetic.types import Batch, lengths
@@ -36,22 +39,26 @@ class Pass:
     given: F32 | None
     chunks: int
     rows: Memory
-    """int32 [T, 2]: position, and number of the sequence in ``tables``."""
+    """int32 [T, 3]: position, number of the sequence in ``tables``, and how long that is."""
     tables: Memory
     """int32 [sequences, chunks]: pages."""
     outputs: Memory
     """int32 [outputs]."""
+    spans: Spans | None
+    """Where there are recurrences."""
 
 
 class Executor:
     """``run`` gives the last node's rows. All weights are on the device once this is made."""
 
-    def __init__(self, device: Device, nodes: Sequence[Node], pages: Pages) -> None:
+    def __init__(self, device: Device, nodes: Sequence[Node], pages: Pages, states: StateStore) -> None:
         self._device, self._nodes, self._pages = device, nodes, pages
         self._launches = Launches(device)
         self._slots = Slots(device, nodes)
         self._weights = DeviceWeights(device)
         self._products = Products(self._launches, self._weights)
+        self._recurrences = Recurrences(self._launches, self._weights, states)
+        self._recurs = bool(states.states)
         self._steps: dict[str, Callable[[Node, Pass], None]] = {
             op: getattr(self, f"_{op}") for op in OPS if op not in TABLES
         } | dict.fromkeys(TABLES, self._table)
@@ -67,6 +74,7 @@ class Executor:
             self._products.prepare(node["weight"], several=node.op == "linear_heads")
         elif node.op == "experts":
             self._products.prepare_experts(node["experts"])
+        self._recurrences.prepare(node)
         for name in VECTORS.get(node.op, ()):
             if node[name] is not None:
                 self._weights.vector(node[name])
@@ -94,10 +102,14 @@ class Executor:
             table = self._pages.table(sequence, end)[:chunks]
             tables[number, : len(table)] = table
         numbers = {sequence: number for number, sequence in enumerate(ends)}
-        rows = [*zip(batch.positions, (numbers[sequence] for sequence in batch.sequences), strict=True)]
+        rows = [
+            (position, numbers[sequence], ends[sequence])
+            for position, sequence in zip(batch.positions, batch.sequences, strict=True)
+        ]
         upload = self._device.upload
-        outputs = np.array(batch.outputs, np.int32)
-        return Pass(batch, given, chunks, upload(np.array(rows, np.int32)), upload(tables), upload(outputs))
+        places, outputs = np.array(rows, np.int32), np.array(batch.outputs, np.int32)
+        spans = self._recurrences.spans(batch) if self._recurs else None
+        return Pass(batch, given, chunks, upload(places), upload(tables), upload(outputs), spans)
 
     def _count(self, node: Node, about: Pass) -> int:
         """Rows of a node."""
@@ -162,6 +174,19 @@ class Executor:
     def _outputs(self, node: Node, about: Pass) -> None:
         self._elements("take_rows", node, about, about.outputs, np.int32(node.width))
 
+    def _average(self, node: Node, about: Pass) -> None:
+        spans = whole_spans(about.batch)
+        of_outputs = [spans[about.batch.sequences[output]] for output in about.batch.outputs]
+        memory = self._device.upload(np.array(of_outputs, np.int32))
+        self._elements("average_rows", node, about, memory, np.int32(node.width))
+
+    def _layer_norm(self, node: Node, about: Pass) -> None:
+        weight, bias = self._weights.vector(node["weight"]), node["bias"]
+        sides = weight, weight if bias is None else self._weights.vector(bias)
+        numbers = np.int32(bias is not None), np.int32(node.width), np.float32(node["eps"])
+        memory = self._slots.of(node), self._slots.of(node.inputs[0]), *sides
+        self._launches.groups("norm", "layer_norm", self._count(node, about), *memory, *numbers)
+
     def _tap(self, node: Node, about: Pass) -> None:
         self._seen[node["name"]] = self._fetched(node.inputs[0], about)
 
@@ -214,6 +239,23 @@ class Executor:
         y, x, routes = (self._slots.of(part) for part in (node, *node.inputs))
         self._products.experts(y, x, routes, self._count(node, about), node)
 
+    # ---- recurrences
+
+    def _short_conv(self, node: Node, about: Pass) -> None:
+        assert about.spans is not None
+        y, x = (self._slots.of(part) for part in (node, *node.inputs))
+        self._recurrences.short_conv(y, x, about.spans, node)
+
+    def _scan(self, node: Node, about: Pass) -> None:
+        assert about.spans is not None
+        y, x, dt = (self._slots.of(part) for part in (node, *node.inputs))
+        self._recurrences.scan(y, x, dt, about.spans, node)
+
+    def _delta(self, node: Node, about: Pass) -> None:
+        assert about.spans is not None
+        inputs = tuple(self._slots.of(source) for source in node.inputs)
+        self._recurrences.delta(self._slots.of(node), inputs, self._count(node, about), about.spans, node)
+
     # ---- attention
 
     def _attend(self, node: Node, about: Pass) -> None:
@@ -229,25 +271,32 @@ class Executor:
         at_once = max(1, min(rows, PARTIAL_BYTES // row_bytes))
         partials = self._launches.scratch("partials", at_once * row_bytes)
         sinks = None if node["sinks"] is None else self._weights.vector(node["sinks"])
-        shape = spec.heads, spec.kv_heads, spec.head_dim, spec.value_width, about.chunks, spec.window
+        shape = spec.heads, spec.kv_heads, spec.head_dim, spec.value_width, about.chunks, spec.window, spec.causal
         for first in range(0, rows, at_once):
             count = min(at_once, rows - first)
             self._launches.groups(
                 "attention", "attention_chunks", count * spec.heads * about.chunks, partials, self._slots.of(q), keys,
                 values, *where, *map(np.int32, (first, *shape)), np.float32(spec.scale), np.float32(spec.softcap),
             )  # fmt: skip
-            merged = node["sinks"] is not None, first, spec.heads, spec.value_width, about.chunks, spec.window
+            merged = node["sinks"] is not None, first, spec.heads, *shape[3:]
             self._launches.groups(
                 "attention", "attention_merge", count * spec.heads, self._slots.of(node), partials, about.rows,
                 partials if sinks is None else sinks, *map(np.int32, merged),
             )  # fmt: skip
 
 
-VECTORS = {"linear": ("bias",), "norm": ("weight",), "attend": ("sinks",), "route": ("bias", "factors")}
+VECTORS = {
+    "linear": ("bias",),
+    "norm": ("weight",),
+    "layer_norm": ("weight", "bias"),
+    "attend": ("sinks",),
+    "route": ("bias", "factors"),
+}
 """Values of nodes that are decoded to float32."""
 
-OPS = (
-    *TABLES, "given", "scale", "softcap", "add", "mul", "activate", "gated", "cut", "join", "outputs", "tap", "norm",
-    "rope", "linear", "linear_heads", "route", "experts", "attend",
-)  # fmt: skip
+OPS = frozenset(TABLES).union(
+    ("given", "scale", "softcap", "add", "mul", "activate", "gated", "cut", "join", "outputs", "average", "tap"),
+    ("norm", "layer_norm", "rope", "linear", "linear_heads", "route", "experts", "attend"),
+    ("short_conv", "scan", "delta"),
+)
 """What nodes there are kernels for."""

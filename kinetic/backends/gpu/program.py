@@ -17,6 +17,7 @@ from kinetic.backends.graph import Node, matrices
 from kinetic.backends.reference.candidates import candidates
 from kinetic.backends.reference.functions import exp32
 from kinetic.backends.states import StateStore, check_snapshot
+from kinetic.backends.whole import needs_whole, whole_spans
 from kinetic.bits import F32
 from kinetic.errors import KineticError, UnsupportedModel
 from kinetic.types import Batch
@@ -29,26 +30,31 @@ class GpuProgram:
     def __init__(
         self, device: Device, nodes: list[Node], layers: Sequence[Attention], states: Sequence[State] = ()
     ) -> None:
-        require_kernels(device, nodes, layers, states)
+        require_kernels(device, nodes)
         self._device = device
         self._layers = tuple({spec.layer: spec for spec in layers}.values())
-        self._states = StateStore(())  # counts positions
+        self._states = StateStore(states)
+        self._is_whole = needs_whole(layers, nodes)
         self._pages = Pages(device, self._layers)
         products = {weight.name for weight in matrices(nodes)}
         for table in {node["table"].name: node["table"] for node in nodes if node.op in TABLES}.values():
             if table.name not in products:
                 check_table(table)
-        self._executor = Executor(device, nodes, self._pages)
+        self._executor: Executor | None = Executor(device, nodes, self._pages, self._states)
         self._given = next((node.width for node in nodes if node.op == "given"), 0)
         self.vocab_size = [node for node in nodes if node.op != "tap"][-1].width
         self._seen: list[dict[str, F32]] = []
 
     def run(self, batch: Batch, given: F32 | None = None) -> F32:
         """See ``base.Program.run``."""
+        if self._executor is None:
+            raise KineticError("this program is closed", name="CLOSED")
         check_given(self._given, batch, given)
         ends = self._states.begin(batch)
         logits, self._seen = [], []
-        for part in split(batch, CAPACITY):
+        if self._is_whole:
+            whole_spans(batch)
+        for part in [batch] if self._is_whole else split(batch, CAPACITY):
             rows = len(part.tokens)
             found, seen = self._executor.run(part, None if given is None else given[:rows])
             given = None if given is None else given[rows:]
@@ -85,7 +91,7 @@ class GpuProgram:
     def snapshot(self, sequence: int) -> Snapshot:
         length = self.length(sequence)
         keys, values = self._pages.read(sequence, length)
-        return Snapshot(length, keys, values, {})
+        return Snapshot(length, keys, values, self._states.copies(sequence))
 
     def restore(self, sequence: int, snapshot: Snapshot) -> None:
         check_snapshot(snapshot, self._layers)
@@ -99,28 +105,14 @@ class GpuProgram:
         return exp32(x)
 
     def close(self) -> None:
+        """Its memory is given back, the device can be used on."""
         self._device.finish()
+        self._executor = None
 
 
-WORDS = {
-    "layer_norm": "layer norms",
-    "short_conv": "short convolutions",
-    "scan": "selective scans",
-    "delta": "gated DeltaNets",
-    "average": "means over a text",
-}
-"""Operations without a kernel, as messages name them."""
-
-
-def require_kernels(
-    device: Device, nodes: Sequence[Node], layers: Sequence[Attention], states: Sequence[State]
-) -> None:
+def require_kernels(device: Device, nodes: Sequence[Node]) -> None:
     """Raises UnsupportedModel that names what there is no kernel for."""
-    missing = [WORDS.get(op, op) for op in dict.fromkeys(node.op for node in nodes) if op not in OPS]
-    if not all(spec.causal for spec in layers):
-        missing.append("attention both ways")
-    if states and not missing:
-        missing.append("recurrent states")
+    missing = [op for op in dict.fromkeys(node.op for node in nodes) if op not in OPS]
     if missing:
         raise UnsupportedModel(
             f"there are no kernels for {', '.join(missing)} on {device.kind} devices yet, and this model needs them: "

@@ -1,8 +1,8 @@
 // Attention over a float16 cache, in the order of reference/attention.py.
 //
 // Keys and values lie in pages of 256 positions: keys float16 [pages, 256, kv_heads, width], values [pages, 256,
-// kv_heads, value_width]. tables [sequences, chunks] says which page holds a chunk of a sequence. rows [T, 2] has each
-// row's position and the number of its sequence in tables.
+// kv_heads, value_width]. tables [sequences, chunks] says which page holds a chunk of a sequence. rows [T, 3] has each
+// row's position, the number of its sequence in tables, and how long that is.
 //
 // In attention_chunks one group owns one chunk of 256 keys of one head of one row, so that a long context is spread over
 // the device; in attention_merge one group owns a head of a row and merges its chunks in ascending order.
@@ -12,9 +12,16 @@
 #define STRIDES 16
 #define FIRST_OF(s) (low + (((s)-low) & (STRIDES - 1))) // first visible key j of a chunk with j mod 16 = s
 
-DEVICE int first_key(int position, int window)
+DEVICE int first_key(int position, int window, int causal)
 {
-    return window == 0 ? 0 : max(0, position + 1 - window);
+    return window == 0 ? 0 : max(0, causal ? position + 1 - window : position - window / 2);
+}
+
+DEVICE int end_of_keys(int position, int length, int window, int causal)
+{
+    if (causal)
+        return position + 1;
+    return window == 0 ? length : min(length, position + window / 2 + 1);
 }
 
 DEVICE float score(GLOBAL const float *q, GLOBAL const ushort *key, int width, float scale)
@@ -32,7 +39,7 @@ KERNEL void store_rows(GLOBAL ushort *pages, GLOBAL const float *x, GLOBAL const
     int i = GROUP * LANES + LANE;
     if (i >= n)
         return;
-    int position = rows[2 * (i / width)], sequence = rows[2 * (i / width) + 1];
+    int position = rows[3 * (i / width)], sequence = rows[3 * (i / width) + 1];
     size_t page = tables[sequence * chunks + position / CHUNK];
     pages[(page * CHUNK + position % CHUNK) * width + i % width] = f32_to_f16(x[i]);
 }
@@ -41,13 +48,14 @@ KERNEL void store_rows(GLOBAL ushort *pages, GLOBAL const float *x, GLOBAL const
 // Rows from first on; rows here * heads * chunks groups. A chunk without a visible key is left as it is. softcap 0: none.
 KERNEL void attention_chunks(GLOBAL float *partials, GLOBAL const float *q, GLOBAL const ushort *keys,
                              GLOBAL const ushort *values, GLOBAL const int *rows, GLOBAL const int *tables, int first,
-                             int heads, int kv_heads, int width, int value_width, int chunks, int window, float scale,
-                             float softcap)
+                             int heads, int kv_heads, int width, int value_width, int chunks, int window, int causal,
+                             float scale, float softcap)
 {
     LOCAL float weights[CHUNK], maxima[STRIDES], sums[STRIDES];
     int owner = GROUP / chunks + first * heads, chunk = GROUP % chunks, start = chunk * CHUNK;
-    int position = rows[2 * (owner / heads)], sequence = rows[2 * (owner / heads) + 1];
-    int low = max(first_key(position, window) - start, 0), high = min(position + 1 - start, CHUNK);
+    rows += 3 * (owner / heads);
+    int position = rows[0], sequence = rows[1], low = max(first_key(position, window, causal) - start, 0);
+    int high = min(end_of_keys(position, rows[2], window, causal) - start, CHUNK);
     if (low >= high)
         return;
     GLOBAL float *out = partials + (size_t)GROUP * (value_width + 2);
@@ -100,14 +108,15 @@ KERNEL void attention_chunks(GLOBAL float *partials, GLOBAL const float *q, GLOB
 // if has_sinks.
 KERNEL void attention_merge(GLOBAL float *out, GLOBAL const float *partials, GLOBAL const int *rows,
                             GLOBAL const float *sinks, int has_sinks, int first, int heads, int value_width, int chunks,
-                            int window)
+                            int window, int causal)
 {
-    int owner = GROUP + first * heads, position = rows[2 * (owner / heads)];
-    int begin = first_key(position, window) / CHUNK;
+    int owner = GROUP + first * heads, position = rows[3 * (owner / heads)];
+    int begin = first_key(position, window, causal) / CHUNK;
+    int last = (end_of_keys(position, rows[3 * (owner / heads) + 2], window, causal) - 1) / CHUNK;
     for (int i = LANE; i < value_width; i += LANES) {
         GLOBAL const float *p = partials + ((size_t)GROUP * chunks + begin) * (value_width + 2);
         float value = p[i], maximum = p[value_width], total = p[value_width + 1];
-        for (int chunk = begin + 1; chunk <= position / CHUNK; chunk++) {
+        for (int chunk = begin + 1; chunk <= last; chunk++) {
             p += value_width + 2;
             float larger = p[value_width] > maximum ? p[value_width] : maximum;
             float before = softmax_weight(maximum - larger), added = softmax_weight(p[value_width] - larger);

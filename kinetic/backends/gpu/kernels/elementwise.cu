@@ -82,3 +82,16 @@ KERNEL void join_heads(GLOBAL float *y, GLOBAL const float *a, GLOBAL const floa
     if (i < n)
         y[i] = at < left ? a[(size_t)head * left + at] : b[(size_t)(shared ? head / heads : head) * right + at - left];
 }
+
+// Row t of y is the mean of rows spans[t] of x [., width]: the first, and how many.
+KERNEL void average_rows(GLOBAL float *y, GLOBAL const float *x, GLOBAL const int *spans, int width, int n)
+{
+    int i = ELEMENT;
+    if (i >= n)
+        return;
+    int first = spans[2 * (i / width)], count = spans[2 * (i / width) + 1];
+    float sum = 0.0f;
+    for (int row = first; row < first + count; row++)
+        sum = sum + x[(size_t)row * width + i % width];
+    y[i] = sum / (float)count;
+}

@@ -84,6 +84,17 @@ DEVICE float gelu32(float x)
     return x / (1.0f + exp32(-u));
 }
 
+DEVICE float softplus32(float x)
+{
+    float y = exp32(-magnitude_of(x));
+    float s = y / (2.0f + y), z = s * s, twice = s + s;
+    float p = 1.3433775305747986e-1f;
+    p = FMA(p, z, 1.4116978645324707e-1f);
+    p = FMA(p, z, 2.000383585691452e-1f);
+    p = FMA(p, z, 3.3333319425582886e-1f);
+    return (x > 0.0f ? x : 0.0f) + FMA(twice * z, p, twice);
+}
+
 DEVICE float relu_sqr32(float x)
 {
     float r = x < 0.0f ? 0.0f : x;

@@ -36,7 +36,8 @@ KERNEL void matmul(GLOBAL float *y, GLOBAL const float *x, GLOBAL const uchar *w
         for (int k = from; k < end; k++) {
             float w = VALUE(weights, k);
             for (int r = 0; r < ROWS; r++)
-                sums[r] = FMA(x[(size_t)min(r, count - 1) * width + k], w, sums[r]);
+                if (r < count)
+                    sums[r] = FMA(x[(size_t)r * width + k], w, sums[r]);
         }
         for (int r = 0; r < count; r++)
             partials[r * MAX_LANES + LANE] = sums[r];
