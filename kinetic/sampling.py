@@ -101,6 +101,13 @@ class Sampler:
                 ids, values = candidates(row, 2, math.inf)
             return Draw(token, *_runner_up(ids, values))
 
+    @property
+    def best(self) -> int:
+        """How many of the largest logits say all that ``draw`` says; 0: it may need any of them."""
+        s = self.settings
+        penalises = s.repeat_last_n != 0 and (s.repeat_penalty, s.frequency_penalty, s.presence_penalty) != (1, 0, 0)
+        return 2 if s.temperature == 0 and not (s.logit_bias or penalises or s.dry_multiplier) else 0
+
     def _is_xtc_due(self, position: int) -> bool:
         """With the probability asked for: random bits below it, as an exact share of 2^64."""
         s = self.settings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -60,14 +60,16 @@ class Engine:
         packs: PackCache | None = None,
         watch: Callable[[Ops], Ops] | None = None,
         adapters: Sequence[Lora] = (),
+        off: Collection[str] = (),
     ) -> None:
         """``context`` 0 is the model's own length; more than that is refused. ``progress`` gets one-line news.
 
         ``packs`` is where the backend may keep the weights for the next time. ``watch`` makes the operations that
         the model is built with from a backend's own: it may tap them (``taps``), or compute something else.
         ``adapters`` are fitted to this model (kinetic.adapters); with them there are no ``packs``, which hold the
-        model's weights alone.
+        model's weights alone. ``off`` names speed-ups to do without (``types.SPEED_UPS``).
         """
+        self._off = frozenset(off)
         self._family = models.build(gguf, weights)
         device = open_backend(backend, threads=threads)
         self.context = _context(context, self._family.context_length)
@@ -108,7 +110,8 @@ class Engine:
         """
         sampler = self._sampler(request)
         history = list(request.prompt)
-        row = self._prompt(history, should_stop, on_prompt)
+        best = 0 if digest or "shortlist" in self._off else sampler.best
+        row = self._prompt(history, should_stop, on_prompt, best)
         produced = 0
         while row is not None and produced != request.max_tokens:
             step = self._step(sampler, row, history, digest)
@@ -118,7 +121,7 @@ class Engine:
             done = step.token in request.end_tokens or produced == request.max_tokens
             if done or len(history) >= self.context or (should_stop and should_stop()):
                 return
-            row = self._logits(history[-1:], len(history) - 1, (0,))[0]
+            row = self._logits(history[-1:], len(history) - 1, (0,), best)[0]
 
     def replay(
         self,
@@ -186,9 +189,9 @@ class Engine:
         return Sampler(request.sampling, request.completion_index, self.vocab_size, request.breakers)
 
     def _prompt(
-        self, tokens: Sequence[int], should_stop: Callable[[], bool] | None, on_prompt: Progress | None
+        self, tokens: Sequence[int], should_stop: Callable[[], bool] | None, on_prompt: Progress | None, best: int
     ) -> F32 | None:
-        """Logits float32 [V] after the prompt; None if stopped on the way."""
+        """Logits float32 [V] after the prompt, the ``best`` ones at least; None if stopped on the way."""
         self._program.truncate(0, 0)
         rows_at_once = self.prompt_rows or PROMPT_ROWS
         for start in range(0, len(tokens), rows_at_once):
@@ -196,14 +199,14 @@ class Engine:
                 return None
             piece = tokens[start : start + rows_at_once]
             end = start + len(piece)
-            rows = self._logits(piece, start, (len(piece) - 1,) if end == len(tokens) else ())
+            rows = self._logits(piece, start, (len(piece) - 1,) if end == len(tokens) else (), best)
             if on_prompt:
                 on_prompt(end, len(tokens))
         return rows[0]
 
-    def _logits(self, tokens: Sequence[int], start: int, outputs: tuple[int, ...]) -> F32:
+    def _logits(self, tokens: Sequence[int], start: int, outputs: tuple[int, ...], best: int = 0) -> F32:
         positions = tuple(range(start, start + len(tokens)))
-        return self._program.run(Batch(tuple(tokens), positions, (0,) * len(tokens), outputs))
+        return self._program.run(Batch(tuple(tokens), positions, (0,) * len(tokens), outputs), best=best)
 
     def _step(self, sampler: Sampler, row: F32, history: Sequence[int], digest: Digest | None) -> Step:
         draw = sampler.draw(row, history, self._program.candidates, self._program.exp)

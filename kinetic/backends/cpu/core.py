@@ -45,6 +45,8 @@ gated_column = extern("gated_column", "aaaaa")
 l2_norm = extern("l2_norm", "aaaa")
 decay = extern("decay", "aaaa")
 delta = extern("delta", "aaaa")
+output = extern("output", "aaaaa")
+exact = extern("exact", "aaaaa")
 pause = extern("pause", "")
 yield_processor = extern("yield_processor", "a")
 set_control_word = extern("set_control_word", "", "a")
@@ -97,6 +99,10 @@ def execute_recurrent(p, i, thread, threads, scratch):
         layer_norm(p, i, thread, threads)
     elif op == tape.AVERAGE:
         average(p, i, thread, threads)
+    elif op == tape.OUTPUT:
+        output(p, i, thread, threads, scratch)
+    elif op == tape.EXACT:
+        exact(p, i, thread, threads, scratch)
 
 
 @kernel

@@ -21,6 +21,7 @@ from kinetic.backends.cpu.memory import address, allocate, allocate_huge, round_
 from kinetic.backends.cpu.native import Kernels
 from kinetic.backends.cpu.pages import PageLayout, Pages
 from kinetic.backends.cpu.plan import TABLES, Planner, Tape, span_words
+from kinetic.backends.cpu.shortlist import Shortlist, is_worth
 from kinetic.backends.cpu.weights import WeightStore, check_table, open_pack
 from kinetic.backends.cpu.whole import needs_whole, whole_spans
 from kinetic.backends.cpu.workers import Workers
@@ -67,6 +68,7 @@ class CpuProgram:
         self._seen: dict[str, list[F32]] = {}
         self._prepare(scratch_bytes(self._attention, nodes))
         self._workers = Workers(kernels, self._program, threads)
+        self._shortlist = self._made_shortlist()
         self._candidates = _CandidateBuffers(self.vocab_size)
 
     def _plan(self, nodes: list[Node], packs: PackCache | None) -> Tape:
@@ -113,10 +115,28 @@ class CpuProgram:
             planner = Planner(self._kernels, self._weights, self._layout, self._states, self._capacity)
             return planner.plan(self._nodes)
 
+    def _made_shortlist(self) -> Shortlist | None:
+        output = self._tape.output
+        if output is None or self._is_whole or not is_worth(output.packed):
+            return None
+        return Shortlist(self._kernels, output, self._threads)
+
     # ---- one pass
 
-    def run(self, batch: Batch, given: F32 | None = None) -> F32:
+    def run(self, batch: Batch, given: F32 | None = None, best: int = 0) -> F32:
         """See ``base.Program.run``."""
+        if self._shortlist is None or len(batch.outputs) != 1 or len(batch.tokens) > self._capacity:
+            return self._run(batch, given)
+        self._program[tape.BEST] = chosen = self._shortlist.begin(best)
+        try:
+            row = self._run(batch, given)
+        finally:
+            self._program[tape.BEST] = 0
+        if chosen:
+            self._shortlist.end()
+        return row
+
+    def _run(self, batch: Batch, given: F32 | None) -> F32:
         self._seen = {name: [] for name in self._tape.taps}
         check_given(self._tape.given[0].width if self._tape.given else 0, batch, given)
         self._states.check(batch)

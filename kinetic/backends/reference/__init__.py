@@ -28,7 +28,7 @@ class ReferenceProgram:
         self._caches: dict[tuple[int, int], Cache] = {}
         self._taps: dict[str, F32] = {}
 
-    def run(self, batch: Batch, given: F32 | None = None) -> F32:
+    def run(self, batch: Batch, given: F32 | None = None, best: int = 0) -> F32:
         # What overflows becomes an infinity and is refused where a token is drawn; a warning would say it twice.
         ends = self._states.begin(batch)
         with default_rounding(), np.errstate(all="ignore"):
