@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 PROFILE = "kinetic-1-draft.1"
 """Name of the arithmetic (docs/NUMERICS.md). A receipt can be rerun only under its own profile."""
 
-SPEED_UPS = ("drafts",)
+SPEED_UPS = ("drafts", "shortlist")
 """What saves time, is on unless it is turned off by its name, and changes no bit."""
 
 

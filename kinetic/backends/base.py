@@ -327,9 +327,11 @@ class Program(Protocol):
 
     vocab_size: int
 
-    def run(self, batch: Batch, given: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+    def run(self, batch: Batch, given: NDArray[np.float32] | None = None, best: int = 0) -> NDArray[np.float32]:
         """One forward pass: logits float32 [len(batch.outputs), V]. Reads and extends the sequences' state.
 
+        With ``best`` not 0 only the so many largest logits of each row are wanted, equal ones by id: any other may be
+        -inf instead. A NaN or +inf among the logits is never hidden so.
         ``given`` float32 [T, width] are the rows that a model asks for beside its tokens (``Ops.given``).
         Position 0 starts a sequence anew. With recurrent states any other row must stand right behind the last
         position of its sequence; raises KineticError otherwise, before anything is computed.
@@ -361,7 +363,7 @@ class Program(Protocol):
     can_branch: bool
     """Whether ``fork`` and ``take_over`` are possible: not with recurrent states."""
 
-    def rows(self, batch: Batch, choice: tuple[int, float] | None = None) -> NDArray[np.float32]:
+    def rows(self, batch: Batch, choice: tuple[int, float] | None = None, best: int = 0) -> NDArray[np.float32]:
         """As ``run``, in memory that the next pass may overwrite. ``candidates`` will be asked of each row, most likely
         with (k, floor) ``choice``."""
 

@@ -80,6 +80,7 @@ class Engine:
         ``off`` names speed-ups to do without (``types.SPEED_UPS``), ``draft`` is a smaller model with the same
         vocabulary that guesses ahead, and closed with this one, ``clock`` tells in seconds what passes cost.
         """
+        self._off = frozenset(off)
         self._family = models.build(gguf, weights)
         device = open_backend(backend, threads=threads)
         self.context = _context(context, self._family.context_length)
@@ -137,12 +138,13 @@ class Engine:
         """
         sampler = self._sampler(request)
         history = list(request.prompt)
-        row = self._prompt(history, should_stop, on_prompt)
+        best = 0 if digest or "shortlist" in self._off else sampler.best
+        row = self._prompt(history, should_stop, on_prompt, best)
         limit = self.context - len(history)
         limit = limit if request.max_tokens < 0 else min(limit, request.max_tokens)
         if self.drafter:
             self.drafter.begin(history)
-        passes = Passes(self._program, self.drafter, len(history), sampler.choice, self._clock)
+        passes = Passes(self._program, self.drafter, len(history), sampler.choice, self._clock, best)
         try:
             while row is not None and limit > 0:
                 step = self._step(sampler, row, history, digest)
@@ -227,9 +229,9 @@ class Engine:
         return Sampler(request.sampling, request.completion_index, self.vocab_size, request.breakers)
 
     def _prompt(
-        self, tokens: Sequence[int], should_stop: Callable[[], bool] | None, on_prompt: Progress | None
+        self, tokens: Sequence[int], should_stop: Callable[[], bool] | None, on_prompt: Progress | None, best: int
     ) -> F32 | None:
-        """Logits float32 [V] after the prompt; None if stopped on the way."""
+        """Logits float32 [V] after the prompt, the ``best`` ones at least; None if stopped on the way."""
         self._program.truncate(0, 0)
         rows_at_once = self.prompt_rows or PROMPT_ROWS
         for start in range(0, len(tokens), rows_at_once):
@@ -237,13 +239,13 @@ class Engine:
                 return None
             piece = tokens[start : start + rows_at_once]
             end = start + len(piece)
-            rows = self._logits(piece, start, (len(piece) - 1,) if end == len(tokens) else ())
+            rows = self._logits(piece, start, (len(piece) - 1,) if end == len(tokens) else (), best)
             if on_prompt:
                 on_prompt(end, len(tokens))
         return rows[0]
 
-    def _logits(self, tokens: Sequence[int], start: int, outputs: tuple[int, ...]) -> F32:
-        return self._program.run(_batch(tokens, start, outputs))
+    def _logits(self, tokens: Sequence[int], start: int, outputs: tuple[int, ...], best: int = 0) -> F32:
+        return self._program.run(_batch(tokens, start, outputs), best=best)
 
     def _step(self, sampler: Sampler, row: F32, history: Sequence[int], digest: Digest | None) -> Step:
         draw = sampler.draw(row, history, self._program.candidates, self._program.exp)

@@ -19,6 +19,7 @@ class Passes:
     """The decoding of one completion whose prompt sequence 0 holds. Branches of a tree are sequences -1, -2 ...
 
     ``drafter`` None guesses nothing. ``clock`` in seconds, if there is one, tells what passes cost.
+    ``choice`` and ``best`` are as ``Program.rows`` takes them.
     """
 
     def __init__(
@@ -28,8 +29,10 @@ class Passes:
         there: int,
         choice: tuple[int, float],
         clock: Callable[[], float] | None = None,
+        best: int = 0,
     ) -> None:
         self._program, self._drafter, self._choice, self._clock = program, drafter, choice, clock
+        self._best = best
         self._there = there
         """Positions of sequence 0 that are computed and certain."""
         self._tree, self._at = EMPTY, ROOT
@@ -87,7 +90,7 @@ class Passes:
             self._program.mark(0)  # for what may be taken back
         begun = self._clock() if self._clock else 0.0
         try:
-            rows = self._program.rows(batch, self._choice)
+            rows = self._program.rows(batch, self._choice, self._best)
         except BaseException:  # broken off: nobody else knows of the branches
             for branch in range(1, tree.count):
                 self._program.truncate(-branch, 0)

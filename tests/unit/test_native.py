@@ -20,6 +20,7 @@ from kinetic.backends import cpu
 from kinetic.backends.cpu import (
     activation_rows,
     attention,
+    bounds,
     build,
     control,
     delta_rows,
@@ -259,12 +260,10 @@ def assembly(module: llvm.ModuleRef, processor: str, features: str = "", triple:
 
 
 def vector_kernels(module: ir.Module, isa: str) -> None:
-    rows.emit(module)
-    activation_rows.emit(module)
-    delta_rows.emit(module, isa)
-    scan.emit(module)
-    attention.emit(module, isa)
-    control.emit(module)
+    for part in (rows, activation_rows, delta_rows, scan, control):
+        part.emit(module)
+    for part in (attention, bounds):
+        part.emit(module, isa)
 
 
 def units(isa: str):

@@ -21,6 +21,7 @@ from kinetic.backends.cpu.memory import address, allocate, allocate_huge, round_
 from kinetic.backends.cpu.native import Kernels
 from kinetic.backends.cpu.pages import PageLayout, Pages
 from kinetic.backends.cpu.plan import TABLES, Planner, Tape, span_words
+from kinetic.backends.cpu.shortlist import Shortlist, is_worth
 from kinetic.backends.cpu.weights import WeightStore, open_pack
 from kinetic.backends.cpu.workers import Workers
 from kinetic.backends.graph import OUTPUT_ROWS, Node, matrices
@@ -65,6 +66,7 @@ class CpuProgram:
         self._seen: dict[str, list[F32]] = {}
         self._prepare(scratch_bytes(self._attention, nodes))
         self._workers = Workers(kernels, self._program, threads)
+        self._shortlist = self._made_shortlist()
         self._candidates = Candidates(kernels, self.vocab_size)
 
     def _plan(self, nodes: list[Node], packs: PackCache | None) -> Tape:
@@ -116,20 +118,35 @@ class CpuProgram:
             planner = Planner(self._kernels, self._weights, self._layout, self._states, self._capacity)
             return planner.plan(self._nodes)
 
+    def _made_shortlist(self) -> Shortlist | None:
+        output = self._tape.output
+        if output is None or self._is_whole or not is_worth(output.packed):
+            return None
+        return Shortlist(self._kernels, output, self._threads)
+
     # ---- one pass
 
     @property
     def can_branch(self) -> bool:
         return not self._states.states
 
-    def run(self, batch: Batch, given: F32 | None = None) -> F32:
+    def run(self, batch: Batch, given: F32 | None = None, best: int = 0) -> F32:
         """See ``base.Program.run``."""
-        return self._run(batch, given, np.copy)
+        if self._shortlist is None or len(batch.outputs) != 1 or len(batch.tokens) > self._capacity:
+            return self._run(batch, given, np.copy)
+        self._program[tape.BEST] = chosen = self._shortlist.begin(best)
+        try:
+            row = self._run(batch, given, np.copy)
+        finally:
+            self._program[tape.BEST] = 0
+        if chosen:
+            self._shortlist.end()
+        return row
 
-    def rows(self, batch: Batch, choice: tuple[int, float] | None = None) -> F32:
+    def rows(self, batch: Batch, choice: tuple[int, float] | None = None, best: int = 0) -> F32:
         """See ``base.Program.rows``."""
-        if len(batch.tokens) > self._capacity:
-            return self.run(batch)
+        if len(batch.tokens) > self._capacity or (best and self._shortlist and len(batch.outputs) == 1):
+            return self.run(batch, best=best)
         self._program[tape.CHOOSE] = self._candidates.prepare(self._tape.logits, len(batch.outputs), choice)
         try:
             rows = self._run(batch, None, lambda rows: rows)

@@ -45,7 +45,7 @@ class GpuProgram:
         self.vocab_size = [node for node in nodes if node.op != "tap"][-1].width
         self._seen: list[dict[str, F32]] = []
 
-    def run(self, batch: Batch, given: F32 | None = None) -> F32:
+    def run(self, batch: Batch, given: F32 | None = None, best: int = 0) -> F32:
         """See ``base.Program.run``."""
         if self._executor is None:
             raise KineticError("this program is closed", name="CLOSED")
@@ -65,7 +65,7 @@ class GpuProgram:
 
     can_branch = False
 
-    def rows(self, batch: Batch, choice: tuple[int, float] | None = None) -> F32:
+    def rows(self, batch: Batch, choice: tuple[int, float] | None = None, best: int = 0) -> F32:
         return self.run(batch)
 
     def fork(self, source: int, target: int, length: int) -> None:
