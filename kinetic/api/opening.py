@@ -69,7 +69,7 @@ def open_engine(
             adapters=fit(adapters, gguf, weights), off=wanted.off, draft=draft, **options,
         )  # fmt: skip
     except BaseException:
-        if draft:
+        if isinstance(draft, Engine):
             draft.close()
         raise
     wanted.prepare(engine, loaded)

@@ -49,6 +49,9 @@ ARCHITECTURES = (
     "smollm3",
 )
 
+DRAFTERS = ("dflash", "eagle3")
+"""Those that guess for another model: see ``drafters``."""
+
 EMBEDDING_ARCHITECTURES = ("bert", "gemma-embedding", "nomic-bert")
 """Those that make vectors of texts and write none."""
 
@@ -65,6 +68,9 @@ def require_model(gguf: Gguf) -> None:
     if gguf.metadata.get("general.type") == "adapter":
         message = "this file is an adapter: name the model that it was made for, and give the adapter with --lora"
         raise UnsupportedModel(message, name="IS_ADAPTER")
+    if gguf.metadata.get("general.architecture") in DRAFTERS:
+        message = "this file guesses for another model: name that one, and give this file with -md"
+        raise UnsupportedModel(message, name="IS_DRAFTER")
 
 
 def build(gguf: Gguf, weights: Weights) -> Family:

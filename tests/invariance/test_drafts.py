@@ -10,6 +10,7 @@ import pytest
 
 from kinetic.engine import Engine
 from kinetic.engine.drafts import Branch, Drafter, ModelSource, NgramSource, Rates, RowCosts, Trie
+from kinetic.engine.drafts.model import first_rates
 from kinetic.errors import KineticError
 from kinetic.loader import open_model_file
 from kinetic.types import Batch, Request, Sampling
@@ -223,7 +224,7 @@ def test_a_rollback_that_goes_further_back(llama):
     request = Request(tuple(llama.tokens[:PROMPT]), SETTINGS["drawn"], ANSWER)
     engine = engine_of(llama, threads=2, off=("drafts",))
     expected = list(engine.generate(request, digest=digest))
-    engine._program = program = Forgetful(engine._program)
+    engine._loaded = program = Forgetful(engine._program)
     source = Guesses([step.token for step in expected], KINDS["late"])
     engine.drafter = Drafter([source], Free(), can_branch=engine._program.can_branch)
     assert list(engine.generate(request, digest=digest)) == expected
@@ -301,6 +302,23 @@ def test_a_source_that_takes_time_is_left_alone():
         drafter.settle([0] * (token + 2), drafter.propose([0] * (token + 1), 60), 0)
     assert 3 < len(asked) < 40
     assert asked[-1] > 900  # and asked again, later and later
+
+
+def test_a_draft_model_is_not_asked_where_others_know_enough():
+    class Counting(ModelSource):
+        def __init__(self):
+            self.rates, self.spent, self.asked = first_rates(), 0.0, 0
+
+        def propose(self, history, longest):
+            self.asked += 1
+            return []
+
+    slow, source = Counting(), Guesses(list(range(40)), KINDS["right"])
+    drafter = Drafter([source, slow])
+    for answer, asked in ((40, 0), (3, 1)):
+        source._answer = list(range(answer))
+        drafter.propose([1, 2, 3], 60)
+        assert slow.asked == asked
 
 
 def test_costs_of_rows():

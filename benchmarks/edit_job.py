@@ -1,0 +1,141 @@
+"""The edit job of ``kinetic bench --edit`` beside llama.cpp: its plain decoding and its speculation from n-grams.
+
+    python -m benchmarks.edit_job MODEL.gguf --programs FOLDER [-t 1] [-r 3] [-n 256]
+
+FOLDER holds llama-completion, llama-lookup and llama-speculative-simple. All run in turn, greedily, on the
+same prompt. Figures are seconds of the processor a token, which a loaded machine changes least, and ratios round by
+round. What the prompt takes is measured by a run that asks for two tokens, and taken off. In the first round every
+kind of speculation is tried; in the others the best of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from kinetic.api.bench_edit import Job, first_difference, jobs
+from kinetic.api.model import Model
+
+GUESSERS = {
+    "lookup, 16": ["llama-lookup", "--spec-draft-n-max", "16"],
+    "lookup, 48": ["llama-lookup", "--spec-draft-n-max", "48"],
+    "ngram-simple": ["llama-speculative-simple", "--spec-type", "ngram-simple"],
+    "ngram-simple 4": [
+        "llama-speculative-simple", "--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", "4",
+        "--spec-ngram-simple-size-m", "24",
+    ],
+    "ngram-map-k": ["llama-speculative-simple", "--spec-type", "ngram-map-k"],
+    "ngram-mod": ["llama-speculative-simple", "--spec-type", "ngram-mod"],
+    "ngram-cache": ["llama-speculative-simple", "--spec-type", "ngram-cache"],
+}  # fmt: skip
+
+PLAIN = ["llama-completion", "-no-cnv"]
+
+
+class Ours(NamedTuple):
+    seconds: float
+    """Of the processor, a token."""
+    tokens: tuple[int, ...]
+    passes: int
+    rows: int
+
+
+def used(who: int) -> float:
+    times = resource.getrusage(who)
+    return times.ru_utime + times.ru_stime
+
+
+def ours(model: Model, job: Job, count: int, *, drafts: bool) -> Ours:
+    engine = model._engine
+    engine.drafter = engine.fresh_drafter() if drafts else None
+    begun, tokens = 0.0, []
+    with model.stream(job.prompt, raw=True, max_tokens=count, **job.options) as stream:
+        for _ in stream:
+            begun = begun or used(resource.RUSAGE_SELF)
+        tokens = list(stream.completion.tokens)
+    spent = used(resource.RUSAGE_SELF) - begun
+    tally = engine.drafter.tally if engine.drafter else None
+    passes, rows = (tally.passes, tally.rows) if tally else (0, 0)
+    return Ours(spent / max(1, len(tokens) - 1), tuple(tokens), passes, rows)
+
+
+def theirs(options: argparse.Namespace, words: list[str], prompt: Path, count: int) -> tuple[float, int]:
+    """Seconds of the processor for a whole run, and the tokens made."""
+    command = [str(options.programs / words[0]), *words[1:], "-m", str(options.model), "-f", str(prompt)]
+    command += ["-n", str(count), "--temp", "0", "-t", str(options.threads), "-c", "2048", "-lv", "4", "--perf"]
+    before = used(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+        env=os.environ | {"OMP_WAIT_POLICY": "passive"},
+    )  # fmt: skip
+    spent = used(resource.RUSAGE_CHILDREN) - before
+    text = done.stdout.decode(errors="replace")
+    found = re.findall(r"decoded\s+(\d+) tokens", text) or re.findall(r" eval time .*?/\s*(\d+) runs", text)
+    if done.returncode or not found:
+        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{text[-2000:]}")
+    return spent, int(found[-1])
+
+
+def a_token(options: argparse.Namespace, words: list[str], prompt: Path) -> float:
+    whole, tokens = theirs(options, words, prompt, options.tokens)
+    only, few = theirs(options, words, prompt, 2)
+    return (whole - only) / max(1, tokens - few)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--programs", type=Path, required=True)
+    parser.add_argument("-t", "--threads", type=int, default=1)
+    parser.add_argument("-r", "--rounds", type=int, default=3)
+    parser.add_argument("-n", "--tokens", type=int, default=256)
+    options = parser.parse_args()
+    edit, draw = jobs()
+    ratios: dict[str, list[float]] = {}
+    guessers = dict(GUESSERS)
+    with tempfile.TemporaryDirectory() as folder, Model(options.model, threads=options.threads) as model:
+        prompt = Path(folder) / "prompt.txt"
+        prompt.write_text(edit.prompt, encoding="utf-8")
+        for drafts in (True, False):  # to warm up
+            ours(model, edit, 32, drafts=drafts)
+        for number in range(options.rounds):
+            sped = ours(model, edit, options.tokens, drafts=True)
+            plain = ours(model, edit, options.tokens, drafts=False)
+            drawn = [ours(model, draw, options.tokens, drafts=number % 2 == turn) for turn in (0, 1)]
+            drawn = drawn if number % 2 == 0 else drawn[::-1]
+            peer = a_token(options, PLAIN, prompt)
+            guessed = {name: a_token(options, words, prompt) for name, words in guessers.items()}
+            best = min(guessed, key=lambda name: guessed[name])
+            guessers = {best: GUESSERS[best]}
+            same = first_difference(sped.tokens, plain.tokens)
+            print(
+                f"round {number}: edit {1000 * sped.seconds:.2f} ms ({sped.passes} passes, {sped.rows} rows,"
+                f" {len(sped.tokens)} tokens, {same}), plain {1000 * plain.seconds:.2f};"
+                f" llama.cpp {1000 * peer:.2f}, " + ", ".join(f"{name} {1000 * t:.2f}" for name, t in guessed.items())
+                + f"; draw {1000 * drawn[0].seconds:.2f}, plain {1000 * drawn[1].seconds:.2f}",
+                flush=True,
+            )  # fmt: skip
+            found = {
+                "edit: to our plain decoding": plain.seconds / sped.seconds,
+                "edit: to llama.cpp's plain decoding": peer / sped.seconds,
+                f"edit: to llama.cpp's best speculation ({best})": guessed[best] / sped.seconds,
+                "draw: to our plain decoding": drawn[1].seconds / drawn[0].seconds,
+            }
+            for name, ratio in found.items():
+                ratios.setdefault(name, []).append(ratio)
+    for name, found_ratios in ratios.items():
+        low, high = min(found_ratios), max(found_ratios)
+        print(f"{name}: {statistics.median(found_ratios):.2f} ({low:.2f}-{high:.2f})")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
