@@ -19,8 +19,7 @@ from kinetic.engine import Engine
 from kinetic.engine.drafts import RowCosts
 from kinetic.errors import UsageError
 from kinetic.loader import LoadedFile, open_model_file
-from kinetic.models import DRAFTERS
-from kinetic.models.drafters import build_drafter
+from kinetic.models import DRAFTERS, build_drafter
 from kinetic.models.family import HiddenDrafter
 from kinetic.types import SPEED_UPS
 

@@ -15,9 +15,9 @@ from kinetic.types import RopeOverrides
 if TYPE_CHECKING:
     from kinetic.backends.base import Weights
     from kinetic.gguf import Gguf
-    from kinetic.models.family import Family
+    from kinetic.models.family import Family, HiddenDrafter
 
-__all__ = ["ARCHITECTURES", "MAX_CONTEXT", "asked", "build", "require_model"]
+__all__ = ["ARCHITECTURES", "DRAFTERS", "MAX_CONTEXT", "asked", "build", "build_drafter", "require_model"]
 
 ARCHITECTURES = (
     "bert",
@@ -50,7 +50,7 @@ ARCHITECTURES = (
 )
 
 DRAFTERS = ("dflash", "eagle3")
-"""Those that guess for another model: see ``drafters``."""
+"""Those that guess for another model: see ``build_drafter``."""
 
 EMBEDDING_ARCHITECTURES = ("bert", "gemma-embedding", "nomic-bert")
 """Those that make vectors of texts and write none."""
@@ -94,3 +94,12 @@ def build(gguf: Gguf, weights: Weights) -> Family:
             name="NO_ROPE",
         )
     return replace(family, embedding=embedding)
+
+
+def build_drafter(gguf: Gguf, weights: Weights, target: Weights) -> HiddenDrafter:
+    """The drafter of ``gguf``, one of ``DRAFTERS``, for a model with the weights ``target``, of which it uses those
+    that it lacks. Checks shapes before anything runs."""
+    with default_rounding():
+        module = importlib.import_module(f"kinetic.models.{gguf.get('general.architecture', 'str')}")
+        drafter: HiddenDrafter = module.build(gguf, weights, target)
+    return drafter

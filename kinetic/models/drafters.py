@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kinetic.backends.control_word import default_rounding
-from kinetic.models.family import HiddenDrafter, refuse
+from kinetic.models.family import refuse
 from kinetic.models.settings import MAX_LAYERS, Dense, read_dense
 
 if TYPE_CHECKING:
     from kinetic.backends.base import Weight, Weights
     from kinetic.gguf import Gguf
-
-
-def build_drafter(gguf: Gguf, weights: Weights, target: Weights) -> HiddenDrafter:
-    """The drafter of ``gguf``, one of ``models.DRAFTERS``, for a model with the weights ``target``, of which it uses
-    those that it lacks. Checks shapes before anything runs."""
-    architecture = gguf.get("general.architecture", "str")
-    with default_rounding():
-        module = importlib.import_module(f"kinetic.models.{architecture}")
-        return cast(HiddenDrafter, module.build(gguf, weights, target))
 
 
 def read_drafter(gguf: Gguf, name: str, weights: Weights, target: Weights) -> Dense:

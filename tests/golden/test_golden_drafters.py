@@ -16,7 +16,6 @@ from kinetic.errors import KineticError, UnsupportedModel
 from kinetic.layers.deltanet import HIDDEN
 from kinetic.layers.watched import LayerInputs
 from kinetic.loader import open_model_file
-from kinetic.models.drafters import build_drafter
 from kinetic.types import Batch, Request, Sampling
 from tests.golden.test_golden_archs import FloatCache
 from tests.support.backends import assert_same, loaded
@@ -37,7 +36,7 @@ class Case:
         self.tokens = tuple(json.loads((self.folder / "tokens.json").read_text())["tokens"])
         self.spec = json.loads((self.folder / "spec.json").read_text())
         self.family = models.build(target.gguf, target.weights)
-        self.drafter = build_drafter(file.gguf, file.weights, target.weights)
+        self.drafter = models.build_drafter(file.gguf, file.weights, target.weights)
         self.features = np.load(self.folder / "features.npy")
 
     def difference(self, found, name):
@@ -205,7 +204,7 @@ def test_files_that_do_not_fit_are_refused(golden):
             open_model_file(archs / target / "model.gguf") as other,
         ):
             file.gguf.metadata.update({key.replace("__", "."): value for key, value in metadata.items()})
-            drafter = build_drafter(file.gguf, file.weights, other.weights)
+            drafter = models.build_drafter(file.gguf, file.weights, other.weights)
             Engine(other.gguf, other.weights, draft=drafter, threads=1).close()
 
     for name, target, metadata, expected in (

@@ -1,7 +1,7 @@
 """No thread reads the program table behind the last barrier of a pass: there it may be that of the next one.
 
-The first thread to come out of that barrier goes back to Python, which writes the table of the next pass; the others may
-still be on their way out.
+The first thread to come out of that barrier goes back to Python, which writes the table of the next pass; the others
+may still be on their way out.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def test_what_was_read_there_once_is_found():
 
 
 def test_a_barrier_on_one_way_only_is_not_enough():
-    text = "def run_tape(p, q):\n    if q:\n        barrier(p)\n    else:\n        read(p)\n    for n in q:\n        barrier(q)\n"
+    text = "def run_tape(p, q):\n    if q:\n        barrier(p)\n    else:\n        read(p)\n"
+    text += "    for n in q:\n        barrier(q)\n"
     assert reads_behind_the_last_barrier(text) == {5}
     assert reads_behind_the_last_barrier(text + "    barrier(p)\n    done(q)\n") == set()
     assert reads_behind_the_last_barrier(text + "    barrier(p)\n    done(p)\n") == {9}
