@@ -1,11 +1,12 @@
 """The edit job of ``kinetic bench --edit`` beside llama.cpp: its plain decoding and its speculation from n-grams.
 
-    python -m benchmarks.edit_job MODEL.gguf --programs FOLDER [-t 1] [-r 3] [-n 256]
+    python -m benchmarks.edit_job MODEL.gguf --programs FOLDER [-t 1] [-r 3] [-n 256] [--check 512]
 
 FOLDER holds llama-completion, llama-lookup and llama-speculative-simple. All run in turn, greedily, on the
 same prompt. Figures are seconds of the processor a token, which a loaded machine changes least, and ratios round by
 round. What the start and the prompt take is measured by a run that asks for two tokens, and taken off. In the first
-round several kinds of speculation are tried; in the others the best of them.
+round several kinds of speculation are tried; in the others the best of them. ``--check`` measures something else: text
+with nothing to copy, and how long an answer takes to be checked beside llama.cpp's time to write one.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import NamedTuple
 
 from kinetic.api.bench_edit import Job, first_difference, jobs
 from kinetic.api.model import Model
+from kinetic.types import Request, Sampling
 
 GUESSERS = {
     "lookup, 16": ["llama-lookup", "--spec-draft-n-max", "16"],
@@ -35,6 +37,10 @@ GUESSERS = {
 }  # fmt: skip
 
 PLAIN = ["llama-completion", "-no-cnv"]
+
+NOISE = {"temperature": 1.3, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+
+Ratios = dict[str, float]
 
 
 class Ours(NamedTuple):
@@ -87,6 +93,51 @@ def a_token(options: argparse.Namespace, words: list[str], prompt: Path, start: 
     return (whole - start) / max(1, tokens - 2)
 
 
+def edit_round(options: argparse.Namespace, model: Model, prompt: Path, guessers: dict[str, list[str]]) -> Ratios:
+    """Leaves the best of ``guessers``."""
+    edit, _ = jobs()
+    sped = ours(model, edit, options.tokens, drafts=True)
+    plain = ours(model, edit, options.tokens, drafts=False)
+    start, _ = theirs(options, PLAIN, prompt, 2)
+    peer = a_token(options, PLAIN, prompt, start)
+    guessed = {name: a_token(options, words, prompt, start) for name, words in guessers.items()}
+    best = min(guessed, key=lambda name: guessed[name])
+    for name in set(guessers) - {best}:
+        del guessers[name]
+    same = first_difference(sped.tokens, plain.tokens)
+    print(f"edit {shown(sped)} ({sped.passes} passes, {sped.rows} rows, {len(sped.tokens)} tokens, {same}),", end=" ")
+    print(f"plain {shown(plain)}; llama.cpp {1000 * peer:.2f}", *(f"{n} {1000 * t:.2f}" for n, t in guessed.items()))
+    return {
+        "edit, to our plain decoding": plain.seconds / sped.seconds,
+        "edit, to llama.cpp's plain decoding": peer / sped.seconds,
+        f"edit, to llama.cpp's best speculation ({best})": guessed[best] / sped.seconds,
+    }
+
+
+def other_round(options: argparse.Namespace, model: Model, prompt: Path, answer: tuple[int, ...]) -> Ratios:
+    """Text with nothing to copy, and the check of an answer against llama.cpp's time to generate as much."""
+    story = jobs()[1]
+    noise = Job("noise", story.prompt, NOISE | {"seed": len(answer) + options.rounds})
+    sped, plain = (ours(model, noise, options.tokens, drafts=drafts) for drafts in (True, False))
+    request = Request(tuple(model.tokenizer.encode(story.prompt)), Sampling(temperature=0))
+    begun = used(resource.RUSAGE_SELF)
+    drawn = [step.token for step in model._engine.replay(request, answer)]
+    checked = used(resource.RUSAGE_SELF) - begun
+    start, _ = theirs(options, PLAIN, prompt, 2)
+    peer = len(answer) * a_token(options, PLAIN, prompt, start)
+    same = first_difference(drawn, answer)
+    print(
+        f"noise {shown(sped)} ({sped.rows - sped.passes} guesses, {first_difference(sped.tokens, plain.tokens)}),",
+        end=" ",
+    )
+    print(f"plain {shown(plain)}; {len(answer)} tokens checked in {checked:.2f} s ({same}), llama.cpp {peer:.2f} s")
+    return {"noise, to our plain decoding": plain.seconds / sped.seconds, "check, to llama.cpp's time": peer / checked}
+
+
+def shown(one: Ours) -> str:
+    return f"{1000 * one.seconds:.2f} ms"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
@@ -94,44 +145,28 @@ def main() -> int:
     parser.add_argument("-t", "--threads", type=int, default=1)
     parser.add_argument("-r", "--rounds", type=int, default=3)
     parser.add_argument("-n", "--tokens", type=int, default=256)
+    parser.add_argument("--check", type=int, default=0, metavar="N", help="noise and a check of N tokens instead")
     options = parser.parse_args()
-    edit, draw = jobs()
+    edit, story = jobs()
     ratios: dict[str, list[float]] = {}
     guessers = dict(GUESSERS)
     with tempfile.TemporaryDirectory() as folder, Model(options.model, threads=options.threads) as model:
         prompt = Path(folder) / "prompt.txt"
-        prompt.write_text(edit.prompt, encoding="utf-8")
+        prompt.write_text((story if options.check else edit).prompt, encoding="utf-8")
         for drafts in (True, False):  # to warm up
             ours(model, edit, 32, drafts=drafts)
-        for number in range(options.rounds):
-            sped = ours(model, edit, options.tokens, drafts=True)
-            plain = ours(model, edit, options.tokens, drafts=False)
-            drawn = [ours(model, draw, options.tokens, drafts=number % 2 == turn) for turn in (0, 1)]
-            drawn = drawn if number % 2 == 0 else drawn[::-1]
-            start, _ = theirs(options, PLAIN, prompt, 2)
-            peer = a_token(options, PLAIN, prompt, start)
-            guessed = {name: a_token(options, words, prompt, start) for name, words in guessers.items()}
-            best = min(guessed, key=lambda name: guessed[name])
-            guessers = {best: GUESSERS[best]}
-            same = first_difference(sped.tokens, plain.tokens)
-            print(
-                f"round {number}: edit {1000 * sped.seconds:.2f} ms ({sped.passes} passes, {sped.rows} rows,"
-                f" {len(sped.tokens)} tokens, {same}), plain {1000 * plain.seconds:.2f};"
-                f" llama.cpp {1000 * peer:.2f}, " + ", ".join(f"{name} {1000 * t:.2f}" for name, t in guessed.items())
-                + f"; draw {1000 * drawn[0].seconds:.2f}, plain {1000 * drawn[1].seconds:.2f}",
-                flush=True,
-            )  # fmt: skip
-            found = {
-                "edit: to our plain decoding": plain.seconds / sped.seconds,
-                "edit: to llama.cpp's plain decoding": peer / sped.seconds,
-                f"edit: to llama.cpp's best speculation ({best})": guessed[best] / sped.seconds,
-                "draw: to our plain decoding": drawn[1].seconds / drawn[0].seconds,
-            }
+        greedy = Job("answer", story.prompt, {"temperature": 0.0})
+        answer = ours(model, greedy, options.check, drafts=True).tokens if options.check else ()
+        for _ in range(options.rounds):
+            if options.check:
+                found = other_round(options, model, prompt, answer)
+            else:
+                found = edit_round(options, model, prompt, guessers)
             for name, ratio in found.items():
                 ratios.setdefault(name, []).append(ratio)
-    for name, found_ratios in ratios.items():
-        low, high = min(found_ratios), max(found_ratios)
-        print(f"{name}: {statistics.median(found_ratios):.2f} ({low:.2f}-{high:.2f})")
+            sys.stdout.flush()
+    for name, each in ratios.items():
+        print(f"{name}: {statistics.median(each):.2f} ({min(each):.2f}-{max(each):.2f})")
     return 0
 
 
