@@ -119,7 +119,9 @@ def other_round(options: argparse.Namespace, model: Model, prompt: Path, answer:
     story = jobs()[1]
     noise = Job("noise", story.prompt, NOISE | {"seed": len(answer) + options.rounds})
     sped, plain = (ours(model, noise, options.tokens, drafts=drafts) for drafts in (True, False))
-    request = Request(tuple(model.tokenizer.encode(story.prompt)), Sampling(temperature=0))
+    request = Request(
+        tuple(model.tokenizer.encode(story.prompt, add_special=True, parse_special=False)), Sampling(temperature=0)
+    )
     begun = used(resource.RUSAGE_SELF)
     drawn = [step.token for step in model._engine.replay(request, answer)]
     checked = used(resource.RUSAGE_SELF) - begun
