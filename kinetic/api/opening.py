@@ -95,7 +95,7 @@ def open_engine(
                 adapters=fitted, off=wanted.off, draft=draft, **options,
             )  # fmt: skip
         except BaseException:
-            if draft:
+            if isinstance(draft, Engine):
                 draft.close()
             raise
 

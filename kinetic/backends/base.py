@@ -75,7 +75,8 @@ class Attention:
     that of a query and a key head; 0: it is. With ``softcap`` scores are capped as by ``Ops.softcap``.
 
     Not ``causal``, a row also sees the keys behind its own: all of its sequence, or with a ``window`` those at most
-    ``window // 2`` positions away to either side. All rows of a sequence must then be in one batch (``Batch``).
+    ``window // 2`` positions away to either side. All rows of a sequence must then be in one batch (``Batch``); a model
+    that is given rows beside its tokens may go on behind them, and those of the next batch see both.
     """
 
     layer: int

@@ -86,7 +86,7 @@ def _add_limits(parser: Parser) -> None:
     group.add_argument("--draft-max", "--draft", "--draft-n", type=int, metavar="N",
                        help="most tokens guessed ahead and checked at once (default 63)")  # fmt: skip
     group.add_argument("-md", "--model-draft", metavar="MODEL",
-                       help="a smaller model with the same vocabulary that guesses too")  # fmt: skip
+                       help="a smaller model that guesses too, or an eagle3 or dflash file")  # fmt: skip
 
 
 def _names(text: str) -> tuple[str, ...]:

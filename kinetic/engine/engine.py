@@ -13,6 +13,7 @@ from kinetic.backends import open_backend
 from kinetic.bits import F32
 from kinetic.engine.drafts import Drafter, ModelSource, NgramSource, RowCosts
 from kinetic.engine.passes import Passes
+from kinetic.engine.seeing import Seeing, hidden_drafter
 from kinetic.engine.token_sequence import TokenSequence
 from kinetic.errors import ContextOverflow, UnsupportedModel, UsageError
 from kinetic.layers.adapted import Lora, adapted
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from kinetic.backends.base import Ops, Program, Weights
     from kinetic.engine.drafts import Source
     from kinetic.gguf import Gguf
+    from kinetic.models.family import HiddenDrafter
 
 PROMPT_ROWS = 512
 """Rows of one pass over a prompt. Any number gives the same bits; this one keeps a pass short enough to interrupt."""
@@ -68,7 +70,7 @@ class Engine:
         watch: Callable[[Ops], Ops] | None = None,
         adapters: Sequence[Lora] = (),
         off: Collection[str] = (),
-        draft: Engine | None = None,
+        draft: Engine | HiddenDrafter | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
         """``context`` 0 is the model's own length; more than that is refused. ``progress`` gets one-line news.
@@ -78,7 +80,8 @@ class Engine:
         ``adapters`` are fitted to this model (kinetic.adapters); with them there are no ``packs``, which hold the
         model's weights alone.
         ``off`` names speed-ups to do without (``types.SPEED_UPS``), ``draft`` is a smaller model with the same
-        vocabulary that guesses ahead, and closed with this one, ``clock`` tells in seconds what passes cost.
+        vocabulary that guesses ahead, and closed with this one, or a drafter that reads the hidden rows of this model;
+        without one, that is the model's own layer for one token more. ``clock`` tells in seconds what passes cost.
         """
         self._off = frozenset(off)
         self._family = models.build(gguf, weights)
@@ -86,15 +89,17 @@ class Engine:
         self.context = _context(context, self._family.context_length)
         self.vocab_size = self._family.vocab_size
         self.identity = EngineIdentity(device.engine_id, device.device_class, device.device_name, device.threads)
-        forward = self._family.forward
+        family = self._family
+        is_wanted = "drafts" not in off and not watch
+        small, forward = hidden_drafter(family, draft) if is_wanted else (None, family.forward)
         if adapters:
             forward, packs = adapted(forward, adapters, weights), None
         watched = (lambda ops: forward(watch(ops))) if watch else forward
-        family = self._family
         self._loaded = (
             None if family.embedding.only else device.load(watched, family.attention, progress, packs, family.states)
         )
-        self._draft, self._clock = draft, clock
+        self._seeing = Seeing(device, self._program, small, progress) if small else None
+        self._draft, self._clock = draft if isinstance(draft, Engine) else None, clock
         self._costs = RowCosts()
         self.drafter = None if self._loaded is None or "drafts" in off else self.fresh_drafter()
 
@@ -120,6 +125,8 @@ class Engine:
                     name="OTHER_VOCABULARY",
                 )
             sources.append(ModelSource(self._draft._program, self._draft.context, self._clock))
+        if self._seeing:
+            sources.append(self._seeing.source(self._clock))
         return Drafter(sources, self._costs, can_branch=self._program.can_branch)
 
     # ---- asking
@@ -139,12 +146,13 @@ class Engine:
         sampler = self._sampler(request)
         history = list(request.prompt)
         best = 0 if digest or "shortlist" in self._off else sampler.best
+        if self.drafter:
+            self.drafter.begin(history)
         row = self._prompt(history, should_stop, on_prompt, best)
         limit = self.context - len(history)
         limit = limit if request.max_tokens < 0 else min(limit, request.max_tokens)
-        if self.drafter:
-            self.drafter.begin(history)
-        passes = Passes(self._program, self.drafter, len(history), sampler.choice, self._clock, best)
+        look = self._seeing.rows if self._seeing else None
+        passes = Passes(self._program, self.drafter, len(history), sampler.choice, self._clock, look, best)
         try:
             while row is not None and limit > 0:
                 step = self._step(sampler, row, history, digest)
@@ -210,6 +218,8 @@ class Engine:
     def close(self) -> None:
         if self._loaded is not None:
             self._loaded.close()
+        if self._seeing:
+            self._seeing.close()
         if self._draft:
             self._draft.close()
 
@@ -240,6 +250,8 @@ class Engine:
             piece = tokens[start : start + rows_at_once]
             end = start + len(piece)
             rows = self._logits(piece, start, (len(piece) - 1,) if end == len(tokens) else (), best)
+            if self._seeing and self.drafter and self.drafter.sees:
+                self.drafter.see(start, piece, self._seeing.rows())
             if on_prompt:
                 on_prompt(end, len(tokens))
         return rows[0]

@@ -11,6 +11,7 @@ import pytest
 
 from kinetic.engine import Engine
 from kinetic.engine.drafts import Branch, Drafter, ModelSource, NgramSource, Rates, RowCosts, Trie
+from kinetic.engine.drafts.model import first_rates
 from kinetic.errors import KineticError
 from kinetic.loader import open_model_file
 from kinetic.types import Batch, Request, Sampling
@@ -339,6 +340,23 @@ def test_a_source_that_takes_time_is_left_alone():
         drafter.settle([0] * (token + 2), drafter.propose([0] * (token + 1), 60), 0)
     assert 3 < len(asked) < 40
     assert asked[-1] > 900  # and asked again, later and later
+
+
+def test_a_draft_model_is_not_asked_where_others_know_enough():
+    class Counting(ModelSource):
+        def __init__(self):
+            self.rates, self.spent, self.asked = first_rates(), 0.0, 0
+
+        def propose(self, history, longest):
+            self.asked += 1
+            return []
+
+    slow, source = Counting(), Guesses(list(range(40)), KINDS["right"])
+    drafter = Drafter([source, slow])
+    for answer, asked in ((40, 0), (3, 1)):
+        source._answer = list(range(answer))
+        drafter.propose([1, 2, 3], 60)
+        assert slow.asked == asked
 
 
 def test_costs_of_rows():

@@ -32,8 +32,9 @@ from kinetic.errors import OutOfMemory
 from kinetic.formats import by_type
 from kinetic.types import Batch, PackCache, lengths
 
-CAPACITY, TAPPED = 512, 128
-"""Rows of one pass, and of one whose activations are kept: longer batches are cut, which cannot change a bit."""
+CAPACITY, TAPPED, TAP_BYTES = 512, 128, 1 << 17
+"""Rows of one pass, and of one of whose activations more than ``TAP_BYTES`` a row are kept: longer batches are cut,
+which cannot change a bit."""
 
 
 class CpuProgram:
@@ -49,7 +50,8 @@ class CpuProgram:
         self._kernels = kernels
         self._threads = threads
         # In a pass of one row each thread has a copy of what it reads, and there is room for a copy a row.
-        self._capacity = max(TAPPED, threads) if any(node.op == "tap" for node in nodes) else CAPACITY
+        tapped = 4 * sum(node.width for node in nodes if node.op == "tap")  # exact: integers
+        self._capacity = max(TAPPED, threads) if tapped > TAP_BYTES else CAPACITY
         self._is_whole = needs_whole(layers, nodes)
         self._layout = PageLayout(layers)
         self._pages = Pages(self._layout)
@@ -228,8 +230,8 @@ class CpuProgram:
 
     def _refresh_spans(self, batch: Batch) -> None:
         """Where each row's sequence ends, and which rows the mean of each output row is over."""
-        spans = whole_spans(batch)
-        self._rows[2, : len(batch.tokens)] = [spans[sequence][1] for sequence in batch.sequences]
+        spans, ends = whole_spans(batch, goes_on=self._tape.given is not None), lengths(batch)
+        self._rows[2, : len(batch.tokens)] = [ends[sequence] for sequence in batch.sequences]
         for number, output in enumerate(batch.outputs):
             self._tape.spans[number] = span_words(*spans[batch.sequences[output]])
 
