@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from kinetic import models
+from kinetic.backends import gpu
 from kinetic.backends.gpu import GpuBackend
 from kinetic.backends.gpu import choose as choosing
 from kinetic.backends.gpu.source import CUDA_OPTIONS
@@ -90,6 +91,7 @@ def cuda(device, monkeypatch):
     monkeypatch.delitem(sys.modules, "kinetic.backends.gpu.cuda", raising=False)
     yield importlib.import_module("kinetic.backends.gpu.cuda")
     sys.modules.pop("kinetic.backends.gpu.cuda", None)
+    vars(gpu).pop("cuda", None)
 
 
 def test_a_model_through_cupy(cuda, tmp_path):

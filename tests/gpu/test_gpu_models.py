@@ -81,6 +81,10 @@ def test_neighbours_and_the_way_back_change_no_bit(device, family):
     a, b = ([int(token) for token in integers(seed, 0, family.vocab_size, 20)] for seed in (1, 2))
     alone = [program.run(rows(tokens, 0, number)) for number, tokens in enumerate((a, b))]
     assert [program.length(number) for number in (0, 1, 2)] == [20, 20, 0]
+    for number in range(10, 15):  # more pages than there were: those before are copied
+        program.run(rows(b[:1], 0, number))
+    assert program.truncate(0, 10) == 10
+    assert_same(program.run(rows(a[10:], 10)), alone[0][10:])
     assert program.truncate(1, 0) == program.truncate(0, 0) == 0
     mixed = program.run(
         Batch((*a[:5], *b[:9], *a[5:6]), (*range(5), *range(9), 5), (*(4,) * 5, *(5,) * 9, 4), (0, 4, 5, 13, 14))
