@@ -358,6 +358,27 @@ class Program(Protocol):
         Raises KineticError if the snapshot is not of this model's shapes.
         """
 
+    state_bytes: int
+    """Of ``read_states``; 0 without recurrent states."""
+
+    def kept_bytes(self, count: int) -> int:
+        """Of ``read_kept``."""
+
+    def read_kept(self, sequence: int, start: int, count: int) -> NDArray[np.uint8]:
+        """A copy of the keys and values of ``count`` positions from ``start``, a multiple of CHUNK, on: CHUNK at most.
+        They are as this backend has them, for ``write_kept`` of a program with the same engine id and layers."""
+
+    def write_kept(self, sequence: int, start: int, count: int, data: NDArray[np.uint8]) -> None:
+        """Put back what ``read_kept`` gave. The sequence is to be truncated to 0 before the first piece, and ``stand``
+        follows the last."""
+
+    def read_states(self, sequence: int) -> NDArray[np.uint8]:
+        """A copy of all recurrent states of ``sequence``."""
+
+    def stand(self, sequence: int, length: int, states: NDArray[np.uint8] | None = None) -> None:
+        """Say that ``sequence`` has ``length`` positions, at least 1, whose keys and values are there, and recurrent
+        states as ``read_states`` gave them at this length. Marks are forgotten, this position is one."""
+
     can_branch: bool
     """Whether ``fork`` and ``take_over`` are possible: not with recurrent states."""
 
