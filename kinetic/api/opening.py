@@ -62,11 +62,15 @@ def open_engine(
             raise UnsupportedModel(reason, name="UNSUPPORTED_WEIGHT_TYPE")
     options: dict[str, Any] = {"backend": BACKENDS.get(device, device), "threads": threads, "progress": progress}
     options["clock"] = time.perf_counter
+    adapters = tuple(adapters)
+    is_plain = weights is loaded.weights and watch is None  # else it isn't that file's states that would be kept
+    prefixes = wanted.prefix_cache(loaded, adapters, rope) if is_plain else None
     draft = wanted.open_draft(loaded, **options)
     try:
         engine = Engine(
             models.asked(gguf, rope) if rope else gguf, weights, context=context, packs=cache, watch=watch,
-            adapters=fit(adapters, gguf, weights), off=wanted.off, draft=draft, **options,
+            adapters=fit(adapters, gguf, weights), off=wanted.off, draft=draft, prefixes=prefixes,
+            warm_bytes=wanted.cache_ram, **options,
         )  # fmt: skip
     except BaseException:
         if draft:

@@ -369,15 +369,13 @@ class Program(Protocol):
         They are as this backend has them, for ``write_kept`` of a program with the same engine id and layers."""
 
     def write_kept(self, sequence: int, start: int, count: int, data: NDArray[np.uint8]) -> None:
-        """Put back what ``read_kept`` gave. The sequence is to be truncated to 0 before the first piece, and ``stand``
-        follows the last."""
+        """Put back what ``read_kept`` gave, after a ``truncate`` to 0; ``stand`` follows the last piece."""
 
     def read_states(self, sequence: int) -> NDArray[np.uint8]:
         """A copy of all recurrent states of ``sequence``."""
 
     def stand(self, sequence: int, length: int, states: NDArray[np.uint8] | None = None) -> None:
-        """Say that ``sequence`` has ``length`` positions, at least 1, whose keys and values are there, and recurrent
-        states as ``read_states`` gave them at this length. Marks are forgotten, this position is one."""
+        """Say that keys and values of ``length`` positions, at least 1, are there, and what the states are there."""
 
     can_branch: bool
     """Whether ``fork`` and ``take_over`` are possible: not with recurrent states."""

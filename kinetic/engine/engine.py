@@ -188,7 +188,7 @@ class Engine:
         return self._program.length(0)
 
     def keep(self) -> None:
-        """After an answer: what was computed of it goes to a file, if there is a place for it, beside what comes next."""
+        """After an answer: what was computed of it goes to files, if there is a place, beside what comes next."""
         if self._warm:
             self._warm.keep()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import blake3
@@ -78,9 +78,7 @@ def name_of(parent: bytes, tokens: Sequence[int], key: bytes) -> bytes:
     return bytes(blake3.blake3(data, key=key).digest())
 
 
-def blocks_of(
-    tokens: Sequence[int], states: Mapping[int, U8] | None, key: bytes
-) -> list[tuple[Block, U8 | None]]:
+def blocks_of(tokens: Sequence[int], states: Mapping[int, U8] | None, key: bytes) -> list[tuple[Block, U8 | None]]:
     """What there is to keep of a sequence, in order. ``states`` are those known, by length; None: there are none.
 
     With states, a block that is not full is worth keeping only if they are known at its end.
@@ -130,5 +128,3 @@ def common(some: Sequence[int], others: Sequence[int]) -> int:
     while some[length] == others[length]:
         length += 1
     return length
-
-

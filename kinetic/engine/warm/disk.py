@@ -308,5 +308,3 @@ def touch(chain: Sequence[Path]) -> None:
         for number, path in enumerate(reversed(chain)):
             with contextlib.suppress(OSError):
                 os.utime(path, ns=(now + 1000 * number, now + 1000 * number))
-
-

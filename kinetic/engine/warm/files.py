@@ -76,7 +76,9 @@ def open_private(path: str | os.PathLike[str]) -> int:
     return handle
 
 
-def packed(block: Block, contents: Contents, subject: bytes, label: str, key: bytes) -> tuple[bytes, Sequence[memoryview]]:
+def packed(
+    block: Block, contents: Contents, subject: bytes, label: str, key: bytes
+) -> tuple[bytes, Sequence[memoryview]]:
     """The header and what follows it."""
     parts = [part.data for part in contents if part is not None and part.nbytes]
     sizes = [0 if part is None else part.nbytes for part in contents]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from kinetic.backends.base import CHUNK
-from kinetic.engine.warm.blocks import NOTHING, ROOT, U8, Block, Contents, Way, blocks_of, common, longest_way
+from kinetic.engine.warm.blocks import NOTHING, ROOT, U8, Block, Contents, Store, Way, blocks_of, common, longest_way
 from kinetic.engine.warm.disk import DiskStore
 from kinetic.engine.warm.memory import MemoryStore
 
@@ -157,11 +157,11 @@ class Warm:
             self.memory.use(block)
 
     def _find(self, wanted: Sequence[int], here: int) -> Way:
-        way = longest_way([self.memory], wanted, self._key, with_states=self._has_states)
+        stores: list[Store] = [self.memory]
+        way = longest_way(stores, wanted, self._key, with_states=self._has_states)
         if self.disk and len(wanted) - max(here, way.length) >= WORTH:
             self.disk.look()
-            both = [self.memory, self.disk]
-            way = longest_way(both, wanted, self._key, with_states=self._has_states)
+            way = longest_way([*stores, self.disk], wanted, self._key, with_states=self._has_states)
         return way
 
     def _restore(self, way: Way) -> int:
