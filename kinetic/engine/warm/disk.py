@@ -85,7 +85,7 @@ class DiskStore:
         self._subject = self._subject_of(cache.known) if cache.known else b""
         self._children: dict[str, list[_File]] = {}
         self._names: set[str] = set()
-        self._waiting: queue.Queue[tuple[Block, Contents] | str] = queue.Queue(WAITING)
+        self._waiting: queue.Queue[tuple[Block, Contents | None] | str] = queue.Queue(WAITING)
         self._writer: threading.Thread | None = None
         self._is_over = not files.IS_POSSIBLE or cache.limit <= 0
         self._offered: set[str] = set()
@@ -184,8 +184,8 @@ class DiskStore:
         names = {self._path(block._replace(has_states=True)).name, self._path(block).name}
         return bool(self._subject and names & self._names) or bool(names & self._offered)
 
-    def offer(self, block: Block, contents: Contents) -> None:
-        """Written beside what comes next; neither may change any more."""
+    def offer(self, block: Block, contents: Contents | None) -> None:
+        """Written beside what comes next; neither may change any more. None: it is there already, and was used."""
         if self._is_over:
             return
         if self._writer is None:
@@ -225,7 +225,7 @@ class DiskStore:
                     self._is_over = True
                 self._offered.discard(self._path(item[0]).name)
 
-    def _write(self, block: Block, contents: Contents) -> None:
+    def _write(self, block: Block, contents: Contents | None) -> None:
         if not files.is_private(self._folder.lstat(), stat.S_ISDIR):
             raise PermissionError("others may read this folder")
         subject = self._subject_of(self._cache.find())
@@ -233,7 +233,7 @@ class DiskStore:
             raise PermissionError("the model is another now")
         self._subject = subject
         path = self._path(block)
-        if path.exists():
+        if contents is None or path.exists():
             self._chain.append(path)
             return
         header, parts = files.packed(block, contents, subject, self._cache.label, self._seal_key)

@@ -92,8 +92,7 @@ class Warm:
         if self.disk and len(self._live) >= LEAST:
             self.disk.look()
             for block, states in self._blocks(self._live):
-                if not self.disk.has(block):
-                    self.disk.offer(block, self._contents(block, states))
+                self.disk.offer(block, None if self.disk.has(block) else self._contents(block, states))
             self.disk.end_of_chain()
 
     def forget(self) -> None:
