@@ -37,7 +37,7 @@ def cache_of(loaded: LoadedFile, find: Callable[[], ModelIdentity]) -> PackCache
     None if there is no place, or if a file was changed so recently that it could change again and nobody could tell.
     Raises UsageError if the environment asks for no size that there is.
     """
-    asked = _asked()
+    asked = size_in(ENVIRONMENT)
     if asked == 0 or not all(store.is_settled(shard.source.status) for shard in loaded.gguf.shards):
         return None
     folder = store.writable("packs") or store.folder("packs")
@@ -84,13 +84,14 @@ def _name(digests: Iterable[str]) -> str:
     return str(blake3(" ".join(digests).encode()).hexdigest())
 
 
-def _asked() -> int | None:
-    text = os.environ.get(ENVIRONMENT, "")
+def size_in(variable: str) -> int | None:
+    """A number of bytes from the environment; None if it says nothing. Raises UsageError if it is none."""
+    text = os.environ.get(variable, "")
     if not text:
         return None
     found = _SIZE.fullmatch(text)
     if found is None:
-        raise UsageError(f"{ENVIRONMENT} is {text!r}, but must be a number of bytes, such as 5G, or 0", name="BAD_SIZE")
+        raise UsageError(f"{variable} is {text!r}, but must be a number of bytes, such as 5G, or 0", name="BAD_SIZE")
     return int(found[1]) * _UNITS[found[2]]
 
 

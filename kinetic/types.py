@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 PROFILE = "kinetic-1-draft.1"
 """Name of the arithmetic (docs/NUMERICS.md). A receipt can be rerun only under its own profile."""
 
-SPEED_UPS = ("drafts", "shortlist")
+SPEED_UPS = ("drafts", "warm", "shortlist")
 """What saves time, is on unless it is turned off by its name, and changes no bit."""
 
 
@@ -165,6 +165,24 @@ class PackCache:
     """Most bytes that all in this folder may take together."""
     known: str
     """Digest that names the content of the model's files, lower-case hex; "" if it isn't known yet."""
+    find: Callable[[], str]
+    """Gives that digest, by reading the files if need be. Raises KineticError if they were changed."""
+
+
+@dataclass(frozen=True)
+class PrefixCache:
+    """Where an engine may keep what it computed of prompts, for the next start."""
+
+    folder: str
+    limit: int
+    """Most bytes that all in this folder may take together."""
+    secret: bytes = field(repr=False)
+    """32 bytes of this user's, with which files are authenticated."""
+    label: str
+    """The model's name, for lists."""
+    known: str
+    """Digest that names the content of the model's files, of its adapters, and what else the answer depends on beside
+    the engine; lower-case hex, "" if it isn't known yet."""
     find: Callable[[], str]
     """Gives that digest, by reading the files if need be. Raises KineticError if they were changed."""
 

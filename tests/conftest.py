@@ -25,6 +25,8 @@ os.environ.setdefault("KINETIC_HOME", str(ROOT / ".kinetic"))
 os.environ.setdefault("KINETIC_KERNELS", str(Path(os.environ["KINETIC_HOME"]) / "kernels"))
 # Tests pack weights anew, or a fault of packing would hide; those of packs say otherwise.
 os.environ.setdefault("KINETIC_PACK_CACHE", "0")
+# Nor does a test take up what another one computed; those of warm starts say otherwise.
+os.environ.setdefault("KINETIC_PREFIX_CACHE", "0")
 os.environ.setdefault("POCL_CACHE_DIR", str(Path(os.environ["KINETIC_HOME"]) / "pocl"))
 os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -54,7 +55,19 @@ def _drafted(setting: Setting, subject: Subject, asked: Request, plain: list[Ste
     return probe.drafted(asked, around)
 
 
-def _warm(setting: Setting, subject: Subject, asked: Request, plain: list[Step]) -> list[Step]:
+def _warmed(setting: Setting, subject: Subject, asked: Request, plain: list[Step]) -> list[Step]:
+    """After an answer to a prompt that has nothing of it, and to one that parts from it halfway; then once more."""
+    probe, prompt = subject.probe(threads=setting.threads), asked.prompt
+    half = len(prompt) // 2
+    others = tuple((token + 1) % probe.vocab_size for token in prompt)
+    before = [replace(asked, prompt=found) for found in (others, prompt[:half] + others[half:])]
+    *_, halfway, found, again = probe.warmed([asked, *before, asked, asked])
+    require_same_steps(again, plain, "asked a second time")
+    require_same_steps(halfway, probe.answer(before[1]), "after another conversation")
+    return found
+
+
+def _packed(setting: Setting, subject: Subject, asked: Request, plain: list[Step]) -> list[Step]:
     if not keeps_packs():
         raise Skipped("no packed weights are kept on this system")
     setting.close()
@@ -74,13 +87,14 @@ SPEED_UPS: dict[str, SpeedUp] = {
     "threads": _threaded,
     "replay-in-batches": _replayed,
     "drafts": _drafted,
-    "packed-weights": _warm,
+    "warm": _warmed,
+    "packed-weights": _packed,
 }
 
 
 def cases(setting: Setting) -> Iterator[Case]:
     for subject in setting.subjects:
-        for name in SPEED_UPS if setting.device == "cpu" else ("prompt-in-batches", "replay-in-batches", "drafts"):
+        for name in SPEED_UPS if setting.device == "cpu" else ("prompt-in-batches", "replay-in-batches", "drafts", "warm"):
             yield Case(f"{subject.name}/{name}", partial(_run, setting, subject, name))
 
 

@@ -40,11 +40,13 @@ class Stats:
     """Of them those that were right."""
     rows: int = 0
     """Of all passes after the prompt's: guesses, and one row a pass that is none."""
+    reused: int = 0
+    """Tokens of the prompt that had been computed before."""
 
     @property
     def prompt_speed(self) -> float:
-        """Prompt tokens per second; 0 if there was no time to measure."""
-        return self.prompt_tokens / self.prompt_seconds if self.prompt_seconds else 0.0
+        """Prompt tokens per second, of those that were computed; 0 if there was no time to measure."""
+        return (self.prompt_tokens - self.reused) / self.prompt_seconds if self.prompt_seconds else 0.0
 
     @property
     def decode_speed(self) -> float:
@@ -205,10 +207,19 @@ class _Run:
             except GeneratorExit:
                 steps.close()
                 self._finish(text, clock, engine)
+                self._keep(engine)
                 raise
             steps.close()  # before the count of its guesses
-            if tail := self._finish(text, clock, engine):
-                yield tail
+            try:
+                if tail := self._finish(text, clock, engine):
+                    yield tail
+            finally:
+                self._keep(engine)  # not before: nobody waits for it
+
+    def _keep(self, engine: Engine) -> None:
+        """For later starts. Who withholds a prompt doesn't want it in a file of ours."""
+        if not self.question.salt:
+            engine.keep()
 
     def _steps(self, engine: Engine) -> Generator[Step, None, None]:
         return engine.generate(
@@ -221,7 +232,7 @@ class _Run:
     def _finish(self, text: TextStream, clock: _Clock, engine: Engine) -> str:
         stopped, tail = text.stopped is not None, text.finish()
         request = self.question.request
-        stats = clock.stats(len(request.prompt), len(self.tokens))
+        stats = replace(clock.stats(len(request.prompt), len(self.tokens)), reused=engine.reused)
         if engine.drafter:
             tally = engine.drafter.tally
             stats = replace(stats, drafted=tally.drafted, accepted=tally.accepted, rows=tally.rows)

@@ -222,7 +222,8 @@ def bench(
     step = _counter(progress, len(plan.threads) * plan.repetitions)
     results: list[Result] = []
     for threads in plan.threads:
-        with Model(path, device=plan.device, threads=threads, pack_cache=plan.pack_cache, progress=news) as model:
+        options: dict[str, Any] = {"device": plan.device, "threads": threads, "pack_cache": plan.pack_cache}
+        with Model(path, **options, off=("warm",), progress=news) as model:
             results += measure(model, plan.tests, plan.repetitions, peer, step)
             about = _about(model, path)
     return about | {

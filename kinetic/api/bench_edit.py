@@ -86,7 +86,7 @@ def measure(
     One round comes before, to warm up. Raises whatever opening and running the model raises.
     """
     trial = bench.Trial("tg", bench.DECODE)
-    with Model(path, threads=threads, progress=news) as model:
+    with Model(path, threads=threads, off=("warm",), progress=news) as model:
         rounds: dict[str, list[Round]] = {job.name: [] for job in jobs()}
         speeds: list[float] = []
         for number in range(repetitions + 1):

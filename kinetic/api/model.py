@@ -28,6 +28,7 @@ from kinetic.api.options import (
     settings,
     stop_strings,
 )
+from kinetic.api.session import Sessions
 from kinetic.errors import ContextOverflow, KineticError, UsageError
 from kinetic.loader import Check, LoadedFile
 from kinetic.text import load_template, load_tokenizer
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from kinetic.engine.engine import Digest
 
 
-class Model(Embeds):
+class Model(Embeds, Sessions):
     """A model file or bundle, ready to answer. One answer at a time; threads take turns.
 
     ``model`` is a path, a name from ``kinetic models``, a pulled file's name, or
@@ -53,10 +54,14 @@ class Model(Embeds):
     in the order in which they act. ``rope`` takes the place of the file's
     settings of rotary positions (types.RopeOverrides, or its fields by name).
     ``off`` names speed-ups to do without (types.SPEED_UPS), ``draft_model`` is a
-    smaller model that guesses what comes, ``draft_max`` bounds the guesses: no bit
-    depends on these. ``progress`` gets news of a line. Raises FileProblem, Malformed, UnsupportedModel or
-    OutOfMemory, and of a bundle SignatureProblem, Unverifiable or LimitExceeded.
+    smaller model that guesses what comes, ``draft_max`` bounds the guesses,
+    ``cache_ram`` and ``cache_disk`` are bytes for what was computed of earlier
+    prompts: no bit depends on these. ``progress`` gets news of a line. Raises FileProblem, Malformed,
+    UnsupportedModel or OutOfMemory, and of a bundle SignatureProblem, Unverifiable or LimitExceeded.
     """
+
+    _identity: ModelIdentity | None = None
+    _adapter_files: tuple[AdapterFile, ...] | None = None
 
     def __init__(
         self,
@@ -72,13 +77,15 @@ class Model(Embeds):
         off: Collection[str] = (),
         draft_model: str | os.PathLike[str] | None = None,
         draft_max: int | None = None,
+        cache_ram: int | None = None,
+        cache_disk: int | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> None:
         asked, device = device, choose_device(device, progress)
         require_count("the number of threads", threads, "one per core")
         require_count("the context size", context, "the model's own")
         self._rope = rope_overrides(rope)
-        self._speed_ups = speed_ups.wishes(off, draft_model, draft_max, keeps=pack_cache)
+        self._speed_ups = speed_ups.wishes(off, draft_model, draft_max, cache_ram, cache_disk, keeps=pack_cache)
         self._adapters = open_adapters(adapters)
         try:
             self._loaded = model if isinstance(model, LoadedFile) else _open_file(model, check, progress)
@@ -88,8 +95,6 @@ class Model(Embeds):
         self.path = self._loaded.gguf.paths[0]
         self.device, self._pack_cache = device, pack_cache
         self._turn, self._hashing = threading.Lock(), threading.Lock()
-        self._identity: ModelIdentity | None = None
-        self._adapter_files: tuple[AdapterFile, ...] | None = None
         try:
             self._plan = profiles.plan(self._loaded.profiles, device, threads)
             metadata = self._loaded.gguf.metadata
@@ -106,8 +111,7 @@ class Model(Embeds):
         except BaseException:
             self._close_files()
             raise
-        self._holder = 0
-        self._closed = False
+        self._holder, self._closed = 0, False
 
     # --- asking ---
 

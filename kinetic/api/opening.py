@@ -34,6 +34,9 @@ __all__ = [
 
 NONE = SpeedUps(frozenset(SPEED_UPS))
 
+CLOCK = time.perf_counter
+"""What passes cost is measured with; nothing else knows of it."""
+
 DEVICES = ("auto", "cpu", "reference", "opencl[:N]", "cuda[:N]")
 
 
@@ -83,16 +86,19 @@ def open_engine(
     if gguf.metadata.get("general.architecture") in models.ARCHITECTURES:
         for reason in formats_not_built_in(gguf):
             raise UnsupportedModel(reason, name="UNSUPPORTED_WEIGHT_TYPE")
+    adapters = tuple(adapters)
     fitted = fit(adapters, gguf, weights)
+    is_plain = weights is loaded.weights and watch is None  # else it isn't that file's states that would be kept
 
     def open_on(backend: str) -> Engine:
-        options: dict[str, Any] = {"backend": backend, "threads": threads, "progress": progress}
-        options["clock"] = time.perf_counter
+        options: dict[str, Any] = {"backend": backend, "threads": threads, "progress": progress, "clock": CLOCK}
+        prefixes = wanted.prefix_cache(loaded, adapters, rope) if is_plain else None
         draft = wanted.open_draft(loaded, **options)
         try:
             return Engine(
                 models.asked(gguf, rope) if rope else gguf, weights, context=context, packs=cache, watch=watch,
-                adapters=fitted, off=wanted.off, draft=draft, **options,
+                adapters=fitted, off=wanted.off, draft=draft, prefixes=prefixes,
+                warm_bytes=wanted.cache_ram, **options,
             )  # fmt: skip
         except BaseException:
             if isinstance(draft, Engine):

@@ -23,6 +23,8 @@ from kinetic.backends.base import Attention, Forward, State, Weight
 from kinetic.bits import F32
 from kinetic.engine import Engine
 from kinetic.engine.drafts import Branch, Drafter, Rates, RowCosts
+from kinetic.engine.engine import WARM_BYTES
+from kinetic.engine.warm import Warm
 from kinetic.formats import RUNNABLE, Format, by_type
 from kinetic.formats.samples import put_scales
 from kinetic.loader import open_model_file
@@ -252,6 +254,14 @@ class Probe:
             return list(self._engine.generate(request, digest=_digest))
         finally:
             self._engine.drafter = None
+
+    def warmed(self, requests: Sequence[Request]) -> list[list[Step]]:
+        """The answers to these, one after the other, each with what is known from those before it."""
+        self._engine._warm = Warm(self._program, WARM_BYTES)
+        try:
+            return [list(self._engine.generate(request, digest=_digest)) for request in requests]
+        finally:
+            self._engine._warm = None
 
     def replay(self, request: Request, output: Sequence[int]) -> list[Step]:
         """The steps of an answer, read in batches as a verifier does."""

@@ -82,10 +82,10 @@ def measure(path: str | os.PathLike[str], progress: Progress | None = None) -> d
     tell = _counter(progress, (len(counts) + len(ROWS)) * REPEATS)
     decoding: dict[int, float] = {}
     for threads in counts:
-        with Model(path, threads=threads) as model, model._held() as engine:
+        with Model(path, threads=threads, off=("warm",)) as model, model._held() as engine:
             decoding[threads] = min(_decode_seconds(engine) for _ in tell())
     best = min(decoding, key=lambda threads: decoding[threads])
-    with Model(path, threads=best) as model, model._held() as engine:
+    with Model(path, threads=best, off=("warm",)) as model, model._held() as engine:
         reading = {rows: min(_prompt_seconds(engine, rows) for _ in tell()) for rows in ROWS}
     rows = min(reading, key=lambda rows: reading[rows])
     return {"device": "cpu", "isa": isa, "cores": cores, "threads": best, "prompt_rows": rows}

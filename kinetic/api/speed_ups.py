@@ -9,19 +9,21 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kinetic import store
+from kinetic import prefixes, store
+from kinetic.adapters import Adapter
 from kinetic.engine import Engine
 from kinetic.engine.drafts import RowCosts
+from kinetic.engine.engine import WARM_BYTES
 from kinetic.errors import UsageError
 from kinetic.loader import LoadedFile, open_model_file
 from kinetic.models import DRAFTERS, build_drafter
 from kinetic.models.family import HiddenDrafter
-from kinetic.types import SPEED_UPS
+from kinetic.types import SPEED_UPS, PrefixCache, RopeOverrides
 
 MOST_DRAFTS = 63
 """Tokens guessed ahead at once, unless fewer are asked for."""
@@ -38,7 +40,10 @@ class SpeedUps:
     draft_model: str | os.PathLike[str] | None = None
     draft_max: int = MOST_DRAFTS
     keeps: bool = True
-    """Whether what passes cost may be kept for the next start."""
+    """Whether what passes cost, and what was computed of prompts, may be kept for the next start."""
+    cache_ram: int = WARM_BYTES
+    cache_disk: int | None = None
+    """Bytes that earlier prompts may take in memory and on disk; None: as the environment says."""
     _draft_file: LoadedFile | None = field(default=None, repr=False)
     _costs_file: Path | None = field(default=None, repr=False)
 
@@ -58,6 +63,14 @@ class SpeedUps:
         except BaseException:
             draft.close()
             raise
+
+    def prefix_cache(
+        self, loaded: LoadedFile, adapters: Iterable[Adapter], rope: RopeOverrides | None
+    ) -> PrefixCache | None:
+        """Where the engine of these may keep what it computes of prompts, if anywhere. Raises UsageError."""
+        if not self.keeps or "warm" in self.off:
+            return None
+        return prefixes.cache_of(loaded, tuple(adapters), rope, self.cache_disk)
 
     def prepare(self, engine: Engine, loaded: LoadedFile) -> None:
         """With the costs that were measured last time."""
@@ -82,7 +95,13 @@ class SpeedUps:
 
 
 def wishes(
-    off: Collection[str], draft_model: str | os.PathLike[str] | None, draft_max: int | None, *, keeps: bool
+    off: Collection[str],
+    draft_model: str | os.PathLike[str] | None,
+    draft_max: int | None,
+    cache_ram: int | None,
+    cache_disk: int | None,
+    *,
+    keeps: bool,
 ) -> SpeedUps:
     """What a user asked for, or UsageError."""
     names = {off} if isinstance(off, str) else set(off)
@@ -95,7 +114,11 @@ def wishes(
         raise UsageError(f"draft_max is {most}, but must be from 0 to {MOST_DRAFTS}", name="BAD_DRAFT_MAX")
     if draft_model is not None and "drafts" in names:
         raise UsageError("a draft model is of no use where drafts are off: leave one of them out", name="DRAFTS_OFF")
-    return SpeedUps(frozenset(names), draft_model, most, keeps)
+    for what, size in (("memory", cache_ram), ("disk", cache_disk)):
+        if size is not None and size < 0:
+            raise UsageError(f"the cache in {what} is to take {size} bytes, but they are 0 or more", name="BAD_CACHE")
+    ram = WARM_BYTES if cache_ram is None else cache_ram
+    return SpeedUps(frozenset(names), draft_model, most, keeps, ram, cache_disk)
 
 
 def _require_same_vocabulary(loaded: LoadedFile, draft: LoadedFile) -> None:

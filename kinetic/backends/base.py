@@ -361,6 +361,25 @@ class Program(Protocol):
         Raises KineticError if the snapshot is not of this model's shapes.
         """
 
+    state_bytes: int
+    """Of ``read_states``; 0 without recurrent states."""
+
+    def kept_bytes(self, count: int) -> int:
+        """Of ``read_kept``."""
+
+    def read_kept(self, sequence: int, start: int, count: int) -> NDArray[np.uint8]:
+        """A copy of the keys and values of ``count`` positions from ``start``, a multiple of CHUNK, on: CHUNK at most.
+        They are as this backend has them, for ``write_kept`` of a program with the same engine id and layers."""
+
+    def write_kept(self, sequence: int, start: int, count: int, data: NDArray[np.uint8]) -> None:
+        """Put back what ``read_kept`` gave, after a ``truncate`` to 0; ``stand`` follows the last piece."""
+
+    def read_states(self, sequence: int) -> NDArray[np.uint8]:
+        """A copy of all recurrent states of ``sequence``."""
+
+    def stand(self, sequence: int, length: int, states: NDArray[np.uint8] | None = None) -> None:
+        """Say that keys and values of ``length`` positions, at least 1, are there, and what the states are there."""
+
     can_branch: bool
     """Whether ``fork`` and ``take_over`` are possible: not with recurrent states."""
 

@@ -183,6 +183,22 @@ class StateStore:
 
     # ---- snapshots
 
+    def copy(self, sequence: int) -> U8:
+        """All states of a sequence, as ``stand`` takes them."""
+        return self.memory(sequence).copy() if self.states else _zeros(0)
+
+    def stand(self, sequence: int, length: int, memory: U8 | None) -> None:
+        """See ``base.Program.stand``. Raises KineticError if these are states of another size."""
+        size = 0 if memory is None else len(memory)
+        if size != self.size:
+            message = f"states of {size} bytes are not this model's, which take {self.size}"
+            raise KineticError(message, name="WRONG_SNAPSHOT")
+        self.forget(sequence)
+        if memory is not None and self.states:
+            self.memory(sequence)[:] = memory
+        self._lengths[sequence] = length
+        self.mark(sequence)
+
     def copies(self, sequence: int) -> dict[State, F32]:
         """Copies of all states of a sequence."""
         if self.length(sequence) == 0:

@@ -16,6 +16,7 @@ from typing import TextIO
 from kinetic.cli import (
     audit,
     bench,
+    cache,
     check_output,
     conformance,
     doctor,
@@ -52,7 +53,7 @@ COMMANDS = (
     *(run, verify_receipt, receipt, audit, trace, keygen),
     *(pack, unpack, verify, sign, repair, export, quantize),
     *(embed, rerank),
-    *(info, render, tokenize, pull, models, rm),
+    *(info, render, tokenize, pull, models, rm, cache),
     *(bench, doctor, conformance, gate),
     *(perplexity, check_output, imatrix),
 )

@@ -58,6 +58,8 @@ def main(options: Namespace) -> int:
         off=options.off,
         draft_model=options.model_draft,
         draft_max=options.draft_max,
+        cache_ram=options.cache_ram,
+        cache_disk=options.cache_disk,
         progress=None if options.quiet else news,
     ) as model:
         if keeping:
@@ -127,7 +129,10 @@ def _report(options: Namespace, model: Model, answer: Completion, saved: Saved |
 
 def _prompt(options: Namespace, stats: Stats) -> str:
     """Its length and speed, unless it is kept back: then how long it is is nobody's business."""
-    return "withheld" if options.withhold_prompt else f"{_tokens(stats.prompt_tokens)}{_speed(stats.prompt_speed)}"
+    if options.withhold_prompt:
+        return "withheld"
+    known = f" ({stats.reused} known)" if stats.reused else _speed(stats.prompt_speed)
+    return f"{_tokens(stats.prompt_tokens)}{known}"
 
 
 def _tokens(count: int) -> str:
@@ -165,6 +170,7 @@ def _as_json(options: Namespace, model: Model, answer: Completion, saved: Saved 
         "stats": {
             "prompt_tokens": 0 if withheld else stats.prompt_tokens,
             "prompt_seconds": 0.0 if withheld else round(stats.prompt_seconds, 6),
+            "prompt_tokens_reused": 0 if withheld else stats.reused,
             "prompt_tokens_per_second": 0.0 if withheld else round(stats.prompt_speed, 3),
             "answer_tokens": len(answer.tokens),
             "decode_seconds": round(stats.decode_seconds, 6),

@@ -16,6 +16,9 @@ from kinetic.types import SPEED_UPS, Sampling
 
 BIAS = re.compile(r"(\d+)([+-](?:\d+(?:\.\d*)?|\.\d+|inf))", re.ASCII)
 
+UNITS = {"K": 10, "M": 20, "G": 30, "T": 40}
+"""Of sizes: powers of two."""
+
 ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "'": "'", '"': '"', "\\": "\\"}
 ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|([nrt'\"\\]))")
 
@@ -85,8 +88,19 @@ def _add_limits(parser: Parser) -> None:
                        help=f"do without these, separated by commas: {', '.join(SPEED_UPS)}")  # fmt: skip
     group.add_argument("--draft-max", "--draft", "--draft-n", type=int, metavar="N",
                        help="most tokens guessed ahead and checked at once (default 63)")  # fmt: skip
+    group.add_argument("--cache-ram", "-cram", type=_size, metavar="SIZE",
+                       help="MiB, or 500M, 2G, of earlier prompts in memory (default 1G; 0: none)")  # fmt: skip
+    group.add_argument("--cache-disk", type=_size, metavar="SIZE",
+                       help="the same on disk, for later starts (default 2G; KINETIC_PREFIX_CACHE)")  # fmt: skip
     group.add_argument("-md", "--model-draft", metavar="MODEL",
                        help="a smaller model that guesses too, or an eagle3 or dflash file")  # fmt: skip
+
+
+def _size(text: str) -> int:
+    number, unit = (text[:-1], text[-1:]) if text[-1:] in UNITS else (text, "M")
+    if not (number.isascii() and number.isdecimal() and len(number) < 10):
+        raise ArgumentTypeError(f"{text!r} is no size: a number of MiB, or one with K, M, G or T behind it")
+    return int(number) << UNITS[unit]
 
 
 def _names(text: str) -> tuple[str, ...]:

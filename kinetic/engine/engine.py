@@ -15,10 +15,11 @@ from kinetic.engine.drafts import Drafter, ModelSource, NgramSource, RowCosts
 from kinetic.engine.passes import Passes
 from kinetic.engine.seeing import Seeing, hidden_drafter
 from kinetic.engine.token_sequence import TokenSequence
+from kinetic.engine.warm import DiskStore, Warm
 from kinetic.errors import ContextOverflow, UnsupportedModel, UsageError
 from kinetic.layers.adapted import Lora, adapted
 from kinetic.sampling import Sampler
-from kinetic.types import Batch, PackCache, Request, Step
+from kinetic.types import Batch, PackCache, PrefixCache, Request, Step
 
 if TYPE_CHECKING:
     from kinetic.backends.base import Ops, Program, Weights
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 PROMPT_ROWS = 512
 """Rows of one pass over a prompt. Any number gives the same bits; this one keeps a pass short enough to interrupt."""
+
+WARM_BYTES = 1 << 30
+"""Of keys and values of earlier prompts, unless another limit is given."""
 
 REPLAY_ROWS = 128
 """Rows of one pass when every row's logits are wanted: 128 x 262,144 float32 are 134 MB."""
@@ -54,6 +58,9 @@ class Engine:
     prompt_rows = 0
     """Rows of a prompt at once; 0: PROMPT_ROWS. Set to fewer where that is faster, as a bundle's profile does."""
 
+    reused = 0
+    """Of the last prompt, the tokens that were not computed anew. No bit depends on it."""
+
     drafter: Drafter | None
     """What guesses tokens ahead, if anything. No bit depends on it."""
 
@@ -72,6 +79,8 @@ class Engine:
         off: Collection[str] = (),
         draft: Engine | HiddenDrafter | None = None,
         clock: Callable[[], float] | None = None,
+        prefixes: PrefixCache | None = None,
+        warm_bytes: int = WARM_BYTES,
     ) -> None:
         """``context`` 0 is the model's own length; more than that is refused. ``progress`` gets one-line news.
 
@@ -82,6 +91,8 @@ class Engine:
         ``off`` names speed-ups to do without (``types.SPEED_UPS``), ``draft`` is a smaller model with the same
         vocabulary that guesses ahead, and closed with this one, or a drafter that reads the hidden rows of this model;
         without one, that is the model's own layer for one token more. ``clock`` tells in seconds what passes cost.
+        ``prefixes`` is where to keep what was computed of prompts for the next start, ``warm_bytes`` what that may take
+        in memory. What the operations are watched for is kept in no file.
         """
         self._off = frozenset(off)
         self._family = models.build(gguf, weights)
@@ -99,9 +110,16 @@ class Engine:
             None if family.embedding.only else device.load(watched, family.attention, progress, packs, family.states)
         )
         self._seeing = Seeing(device, self._program, small, progress) if small else None
+        self._warm = None if "warm" in off else self._make_warm(None if watch else prefixes, warm_bytes)
         self._draft, self._clock = draft if isinstance(draft, Engine) else None, clock
         self._costs = RowCosts()
         self.drafter = None if self._loaded is None or "drafts" in off else self.fresh_drafter()
+
+    def _make_warm(self, prefixes: PrefixCache | None, memory: int) -> Warm | None:
+        if self._loaded is None:
+            return None
+        facts = (self.identity.engine_id, repr(self._family.attention), repr(self._family.states))
+        return Warm(self._loaded, memory, DiskStore(prefixes, self._loaded, facts) if prefixes else None)
 
     @property
     def _program(self) -> Program:
@@ -164,6 +182,28 @@ class Engine:
                 row = passes.row(history, limit - 1)
         finally:
             passes.settle(history)
+            if self._warm:
+                self._warm.settle(history)
+
+    def prefill(
+        self, tokens: Sequence[int], should_stop: Callable[[], bool] | None = None, on_prompt: Progress | None = None
+    ) -> int:
+        """Computes ahead what a prompt will probably begin with. Returns how many of ``tokens`` are then there; 0 where
+        warm starts are off. What is there already is kept as far as it is the same. No answer depends on it.
+        """
+        if self._warm is None:
+            return 0
+        self._check(tokens)
+        try:
+            self._prompt(tokens, should_stop, on_prompt, ahead=True)
+        finally:
+            self._warm.settle(tokens)
+        return self._program.length(0)
+
+    def keep(self) -> None:
+        """After an answer: what was computed of it goes to files, if there is a place, beside what comes next."""
+        if self._warm:
+            self._warm.keep()
 
     def replay(
         self,
@@ -183,7 +223,7 @@ class Engine:
         whole = [*request.prompt, *output]
         tokens = whole[:-1]
         first = len(request.prompt) - 1
-        self._program.truncate(0, 0)
+        self._begin_anew()
         start = 0
         while start < len(tokens) and output:
             rows_at_once = PROMPT_ROWS if start + PROMPT_ROWS <= first else REPLAY_ROWS
@@ -202,13 +242,14 @@ class Engine:
 
     def passes(self, tokens: Sequence[int], first: int = 0, rows: int = PROMPT_ROWS) -> Iterator[F32]:
         """As ``logits``, pass by pass: ``rows`` at most are computed at once, and each pass gives those it has."""
-        self._program.truncate(0, 0)
+        self._begin_anew()
         for start in range(0, len(tokens), rows):
             piece = tokens[start : start + rows]
             yield self._logits(piece, start, tuple(range(min(max(first - start, 0), len(piece)), len(piece))))
 
     def sequence(self) -> TokenSequence:
         """A fresh sequence of tokens, to go forth and back in; answers and other passes end it."""
+        self._begin_anew()
         return TokenSequence(self._program)
 
     def taps(self) -> dict[str, F32]:
@@ -216,6 +257,8 @@ class Engine:
         return self._program.taps()
 
     def close(self) -> None:
+        if self._warm:
+            self._warm.close()
         if self._loaded is not None:
             self._loaded.close()
         if self._seeing:
@@ -225,36 +268,59 @@ class Engine:
 
     # ---- parts
 
+    def _begin_anew(self) -> None:
+        """Makes the sequence empty, whatever was kept of it."""
+        if self._warm:
+            self._warm.forget()
+        self._program.truncate(0, 0)
+
     def _sampler(self, request: Request) -> Sampler:
-        if not request.prompt:
-            raise UsageError("the prompt is empty: it must have at least one token", name="EMPTY_PROMPT")
-        bad = [token for token in request.prompt if not 0 <= token < self.vocab_size]
-        if bad:
-            raise UsageError(f"token {bad[0]} is not in the vocabulary of {self.vocab_size}", name="BAD_TOKEN")
-        if len(request.prompt) >= self.context:
-            raise ContextOverflow(
-                f"the prompt has {len(request.prompt)} tokens and the context holds {self.context}: "
-                "shorten it, or raise --ctx-size if the model allows"
-            )
+        self._check(request.prompt)
         return Sampler(request.sampling, request.completion_index, self.vocab_size, request.breakers)
 
+    def _check(self, prompt: Sequence[int]) -> None:
+        if not prompt:
+            raise UsageError("the prompt is empty: it must have at least one token", name="EMPTY_PROMPT")
+        bad = [token for token in prompt if not 0 <= token < self.vocab_size]
+        if bad:
+            raise UsageError(f"token {bad[0]} is not in the vocabulary of {self.vocab_size}", name="BAD_TOKEN")
+        if len(prompt) >= self.context:
+            raise ContextOverflow(
+                f"the prompt has {len(prompt)} tokens and the context holds {self.context}: "
+                "shorten it, or raise --ctx-size if the model allows"
+            )
+
     def _prompt(
-        self, tokens: Sequence[int], should_stop: Callable[[], bool] | None, on_prompt: Progress | None, best: int
+        self,
+        tokens: Sequence[int],
+        should_stop: Callable[[], bool] | None,
+        on_prompt: Progress | None,
+        best: int = 0,
+        *,
+        ahead: bool = False,
     ) -> F32 | None:
-        """Logits float32 [V] after the prompt, the ``best`` ones at least; None if stopped on the way."""
-        self._program.truncate(0, 0)
-        rows_at_once = self.prompt_rows or PROMPT_ROWS
-        for start in range(0, len(tokens), rows_at_once):
-            if start and should_stop and should_stop():
+        """Logits float32 [V] after the prompt, the ``best`` ones at least; None if stopped on the way, or if it is only
+        computed ahead."""
+        at_once = self.prompt_rows or PROMPT_ROWS
+        total, row = len(tokens), None
+        if self._warm:
+            start = self.reused = self._warm.begin([*tokens, 0] if ahead else tokens)
+            ends = self._warm.ends(start, total, at_once, at_end=ahead)
+        else:
+            self._program.truncate(0, 0)
+            start, ends = 0, iter([*range(at_once, total, at_once), total])
+        first = start
+        for end in ends:
+            if start > first and should_stop and should_stop():
                 return None
-            piece = tokens[start : start + rows_at_once]
-            end = start + len(piece)
-            rows = self._logits(piece, start, (len(piece) - 1,) if end == len(tokens) else (), best)
+            outputs = (end - start - 1,) if end == total and not ahead else ()
+            rows = self._logits(tokens[start:end], start, outputs, best)
             if self._seeing and self.drafter and self.drafter.sees:
-                self.drafter.see(start, piece, self._seeing.rows())
+                self.drafter.see(start, tokens[start:end], self._seeing.rows())
+            start, row = end, rows[0] if len(rows) else None
             if on_prompt:
-                on_prompt(end, len(tokens))
-        return rows[0]
+                on_prompt(end, total)
+        return row
 
     def _logits(self, tokens: Sequence[int], start: int, outputs: tuple[int, ...], best: int = 0) -> F32:
         return self._program.run(_batch(tokens, start, outputs), best=best)

@@ -113,7 +113,7 @@ def test_control_c_at_a_real_process(tmp_path):
     words = ["run", endless, "x", "-n", "-2", "--receipt", tmp_path / "r.json", "-t", "1"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
-        [*COMMAND, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+        [*COMMAND, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, bufsize=0
     ) as process:
         beginning = process.stdout.read(30)
         process.send_signal(signal.SIGINT)

@@ -45,6 +45,39 @@ class PageLayout:
             end, pieces = start + heads * CHUNK // positions * size, (count + positions - 1) // positions
             target[start:end].reshape(shape)[:, :pieces] = source[start:end].reshape(shape)[:, :pieces]
 
+    def packed_bytes(self, count: int) -> int:
+        """Of ``pack``."""
+        size = 0
+        for _, heads, positions, piece in self._parts:
+            size += heads * ((count + positions - 1) // positions) * piece
+        return size
+
+    def pack(self, page: U8, count: int) -> U8:
+        """The first ``count`` positions of a page without gaps, zeros where a tile of keys has more positions."""
+        out = np.empty(self.packed_bytes(count), np.uint8)
+        for there, here, rest in self._pieces(page, out, count):
+            here[...] = there
+            if rest:
+                heads, _, size = here.shape
+                here[:, -1].reshape(heads, size // 32, 32)[:, :, 2 * rest :] = 0
+        return out
+
+    def unpack(self, data: U8, page: U8, count: int) -> None:
+        """Put back what ``pack`` gave."""
+        for there, here, _ in self._pieces(page, data, count):
+            there[...] = here
+
+    def _pieces(self, page: U8, packed: U8, count: int) -> Iterator[tuple[U8, U8, int]]:
+        """Of each part: where it lies in a page and in what is packed, [heads, pieces, bytes], and how many positions
+        its last tile has, 0 if all."""
+        at = 0
+        for start, heads, positions, size in self._parts:
+            pieces = (count + positions - 1) // positions
+            whole = page[start : start + heads * CHUNK // positions * size].reshape(heads, CHUNK // positions, size)
+            length = heads * pieces * size
+            yield whole[:, :pieces], packed[at : at + length].reshape(heads, pieces, size), count % positions
+            at += length
+
     def _key_view(self, page: U8, spec: Attention) -> F16:
         """The keys of a page as they are counted, float16 [16, 16, G, D]: 16 of one head lie side by side in memory."""
         start, tiles = self.keys[spec.layer], CHUNK // TILE
@@ -150,6 +183,15 @@ class Pages:
             for number, page in enumerate(self._pages[sequence]):
                 part = slice(number * CHUNK, min(length, (number + 1) * CHUNK))
                 self._layout.put(page, spec, keys[spec.layer][part], values[spec.layer][part])
+
+    def read_block(self, sequence: int, start: int, count: int) -> U8:
+        """See ``base.Program.read_kept``."""
+        return self._layout.pack(self._pages[sequence][start // CHUNK], count)
+
+    def write_block(self, sequence: int, start: int, count: int, data: U8) -> None:
+        """See ``base.Program.write_kept``."""
+        self.table(sequence, start + count)
+        self._layout.unpack(data, self._pages[sequence][start // CHUNK], count)
 
     def _new_page(self) -> U8:
         try:

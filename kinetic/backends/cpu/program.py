@@ -309,6 +309,26 @@ class CpuProgram:
         self._states.put(sequence, snapshot.length, snapshot.states)
         self._pages.write(sequence, snapshot.length, snapshot.keys, snapshot.values)
 
+    @property
+    def state_bytes(self) -> int:
+        return self._states.size
+
+    def kept_bytes(self, count: int) -> int:
+        return self._layout.packed_bytes(count)
+
+    def read_kept(self, sequence: int, start: int, count: int) -> NDArray[np.uint8]:
+        return self._pages.read_block(sequence, start, count)
+
+    def write_kept(self, sequence: int, start: int, count: int, data: NDArray[np.uint8]) -> None:
+        self._pages.write_block(sequence, start, count, data)
+
+    def read_states(self, sequence: int) -> NDArray[np.uint8]:
+        return self._states.copy(sequence)
+
+    def stand(self, sequence: int, length: int, states: NDArray[np.uint8] | None = None) -> None:
+        self._states.stand(sequence, length, states)
+        self._pages.truncate(sequence, length)
+
     def fork(self, source: int, target: int, length: int) -> None:
         self._states.fork(target, length)
         self._pages.fork(source, target, length)

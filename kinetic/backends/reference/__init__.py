@@ -79,6 +79,41 @@ class ReferenceProgram:
             cache = self._caches[sequence, spec.layer] = Cache(spec)
             cache.fill(snapshot.keys[spec.layer], snapshot.values[spec.layer])
 
+    @property
+    def state_bytes(self) -> int:
+        return self._states.size
+
+    def kept_bytes(self, count: int) -> int:
+        size = 0
+        for spec in self._layers:
+            size += 2 * count * spec.kv_heads * (spec.head_dim + spec.value_width)
+        return size
+
+    def read_kept(self, sequence: int, start: int, count: int) -> np.ndarray:
+        found = []
+        for spec in self._layers:
+            cache = self._caches[sequence, spec.layer]
+            found += [cache.keys[start : start + count], cache.values[start : start + count]]
+        return np.concatenate([np.zeros(0, np.uint8), *(part.reshape(-1).view(np.uint8) for part in found)])
+
+    def write_kept(self, sequence: int, start: int, count: int, data: np.ndarray) -> None:
+        for spec in self._layers:
+            cache = self._caches.setdefault((sequence, spec.layer), Cache(spec)).begun(start)
+            for name, width in (("keys", spec.head_dim), ("values", spec.value_width)):
+                shape = (count, spec.kv_heads, width)
+                size = 2 * count * spec.kv_heads * width
+                part, data = data[:size].copy().view(np.float16).reshape(shape), data[size:]
+                setattr(cache, name, np.concatenate([getattr(cache, name), part]))
+            self._caches[sequence, spec.layer] = cache
+
+    def read_states(self, sequence: int) -> np.ndarray:
+        return self._states.copy(sequence)
+
+    def stand(self, sequence: int, length: int, states: np.ndarray | None = None) -> None:
+        self._states.stand(sequence, length, states)
+        for key in [key for key in self._caches if key[0] == sequence]:
+            self._caches[key] = self._caches[key].begun(length)
+
     def fork(self, source: int, target: int, length: int) -> None:
         self._states.fork(target, length)
         for sequence, layer in [key for key in self._caches if key[0] == source]:
