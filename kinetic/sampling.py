@@ -90,10 +90,10 @@ class Sampler:
         with default_rounding():
             row = adjusted(row, history, s, self._breakers)
             if s.temperature == 0:
-                ids, values = candidates(row, 2, math.inf)
+                ids, values = candidates(row, *self.choice)
                 return Draw(int(ids[0]), *_runner_up(ids, values))
             near = cuts.top_n_sigma(row, s.top_n_sigma) if s.top_n_sigma else row
-            ids, values = candidates(near, s.top_k, _floor(s))
+            ids, values = candidates(near, *self.choice)
             kept = survivors(ids, values, s, exp, is_xtc_due=self._is_xtc_due(len(history)))
             bits = rng.random_bits(s.seed, self.completion_index, len(history), rng.DRAW)
             token = pick(*kept, bits)
@@ -107,6 +107,12 @@ class Sampler:
         s = self.settings
         penalises = s.repeat_last_n != 0 and (s.repeat_penalty, s.frequency_penalty, s.presence_penalty) != (1, 0, 0)
         return 2 if s.temperature == 0 and not (s.logit_bias or penalises or s.dry_multiplier) else 0
+
+    @property
+    def choice(self) -> tuple[int, float]:
+        """(k, floor) that ``draw`` asks ``candidates`` for, unless bias, penalties or a cut make another row."""
+        s = self.settings
+        return (2, math.inf) if s.temperature == 0 else (s.top_k, _floor(s))
 
     def _is_xtc_due(self, position: int) -> bool:
         """With the probability asked for: random bits below it, as an exact share of 2^64."""

@@ -27,6 +27,7 @@ FOLDERS = {
     "packs": "cache",
     "tokenizers": "cache",
     "prefixes": "cache",
+    "costs": "cache",
     "digests": "cache",
     "audits": "cache",
     "keys": "config",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 PROFILE = "kinetic-1-draft.1"
 """Name of the arithmetic (docs/NUMERICS.md). A receipt can be rerun only under its own profile."""
 
-SPEED_UPS = ("shortlist",)
+SPEED_UPS = ("drafts", "shortlist")
 """What saves time, is on unless it is turned off by its name, and changes no bit."""
 
 
@@ -95,12 +95,16 @@ class Batch:
     have been computed earlier. ``outputs`` are the row indices whose logits are wanted, ascending.
     For a mean and for attention that is not causal a batch must have the whole of each of its
     sequences, from position 0 on, its rows side by side.
+
+    ``also[i]``, where there is any, are further sequences of which row i is a part: branches of a tree
+    whose stem is computed once.
     """
 
     tokens: tuple[int, ...]
     positions: tuple[int, ...]
     sequences: tuple[int, ...]
     outputs: tuple[int, ...]
+    also: tuple[tuple[int, ...], ...] = ()
 
 
 def lengths(batch: Batch) -> dict[int, int]:
@@ -108,6 +112,9 @@ def lengths(batch: Batch) -> dict[int, int]:
     out: dict[int, int] = {}
     for sequence, position in zip(batch.sequences, batch.positions, strict=True):
         out[sequence] = max(out.get(sequence, 0), position + 1)
+    for sequences, position in zip(batch.also, batch.positions, strict=bool(batch.also)):
+        for sequence in sequences:
+            out[sequence] = max(out.get(sequence, 0), position + 1)
     return out
 
 

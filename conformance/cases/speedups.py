@@ -6,7 +6,7 @@ Plain decoding reads the prompt too one row at a time, on one thread, with nothi
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -36,6 +36,24 @@ def _replayed(setting: Setting, subject: Subject, asked: Request, plain: list[St
     return subject.probe(threads=setting.threads).replay(asked, [step.token for step in plain])
 
 
+def _drafted(setting: Setting, subject: Subject, asked: Request, plain: list[Step]) -> list[Step]:
+    """Trees around the answer: wrong from the start, wrong after some tokens, right; then nothing but wrong guesses."""
+    answer = [step.token for step in plain]
+    probe = subject.probe(threads=setting.threads)
+
+    def wrong(tokens: Sequence[int]) -> list[int]:
+        return [(token + 1) % probe.vocab_size for token in tokens]
+
+    def around(history: Sequence[int]) -> list[list[int]]:
+        ahead = answer[len(history) - len(asked.prompt) :]
+        late = len(history) % 4
+        return [wrong(ahead[:3]), [*ahead[:late], *wrong(ahead[late : late + 3])], ahead]
+
+    hostile = probe.drafted(asked, lambda history: around(history)[:1])
+    require_same_steps(hostile, plain, "with wrong drafts")
+    return probe.drafted(asked, around)
+
+
 def _warm(setting: Setting, subject: Subject, asked: Request, plain: list[Step]) -> list[Step]:
     if not keeps_packs():
         raise Skipped("no packed weights are kept on this system")
@@ -55,13 +73,14 @@ SPEED_UPS: dict[str, SpeedUp] = {
     "prompt-in-batches": _batched,
     "threads": _threaded,
     "replay-in-batches": _replayed,
+    "drafts": _drafted,
     "packed-weights": _warm,
 }
 
 
 def cases(setting: Setting) -> Iterator[Case]:
     for subject in setting.subjects:
-        for name in SPEED_UPS if setting.device == "cpu" else ("prompt-in-batches", "replay-in-batches"):
+        for name in SPEED_UPS if setting.device == "cpu" else ("prompt-in-batches", "replay-in-batches", "drafts"):
             yield Case(f"{subject.name}/{name}", partial(_run, setting, subject, name))
 
 

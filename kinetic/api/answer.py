@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -34,6 +34,12 @@ class Stats:
     decode_tokens: int
     """Tokens after the first."""
     decode_seconds: float
+    drafted: int = 0
+    """Tokens guessed ahead, and checked; no answer depends on a guess."""
+    accepted: int = 0
+    """Of them those that were right."""
+    rows: int = 0
+    """Of all passes after the prompt's: guesses, and one row a pass that is none."""
 
     @property
     def prompt_speed(self) -> float:
@@ -197,9 +203,11 @@ class _Run:
                     if text.stopped is not None:
                         break
             except GeneratorExit:
-                self._finish(text, clock)
+                steps.close()
+                self._finish(text, clock, engine)
                 raise
-            if tail := self._finish(text, clock):
+            steps.close()  # before the count of its guesses
+            if tail := self._finish(text, clock, engine):
                 yield tail
 
     def _steps(self, engine: Engine) -> Generator[Step, None, None]:
@@ -210,16 +218,20 @@ class _Run:
             digest=self.question.digest,
         )
 
-    def _finish(self, text: TextStream, clock: _Clock) -> str:
+    def _finish(self, text: TextStream, clock: _Clock, engine: Engine) -> str:
         stopped, tail = text.stopped is not None, text.finish()
         request = self.question.request
+        stats = clock.stats(len(request.prompt), len(self.tokens))
+        if engine.drafter:
+            tally = engine.drafter.tally
+            stats = replace(stats, drafted=tally.drafted, accepted=tally.accepted, rows=tally.rows)
         self.completion = self.model._completion(
             self.question,
             tokens=tuple(self.tokens),
             commits=tuple(self.commits),
             text="".join(self.shown) + tail,
             stop_reason=_stop_reason(request, self.tokens, stopped, self.model.context),
-            stats=clock.stats(len(request.prompt), len(self.tokens)),
+            stats=stats,
         )
         return tail
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from kinetic import packs, sampling, store
-from kinetic.api import profiles
+from kinetic.api import profiles, speed_ups
 from kinetic.api.answer import Completion, Question, Stats, Stream
 from kinetic.api.embedder import Embeds
-from kinetic.api.opening import BACKENDS, Asked, choose_kernel_folder, close_all, open_adapters, rope_overrides
+from kinetic.api.opening import Asked, choose_device, choose_kernel_folder, close_all, open_adapters, rope_overrides
 from kinetic.api.opening import open_engine as _open_engine
 from kinetic.api.opening import open_file as _open_file
 from kinetic.api.options import (
@@ -28,7 +28,6 @@ from kinetic.api.options import (
     settings,
     stop_strings,
 )
-from kinetic.engine import Engine
 from kinetic.errors import ContextOverflow, KineticError, UsageError
 from kinetic.loader import Check, LoadedFile
 from kinetic.text import load_template, load_tokenizer
@@ -37,6 +36,7 @@ from kinetic.types import AdapterFile, ModelIdentity, Request, RopeOverrides, St
 
 if TYPE_CHECKING:
     from kinetic.attest import Attested
+    from kinetic.engine import Engine
     from kinetic.engine.engine import Digest
 
 
@@ -51,9 +51,10 @@ class Model(Embeds):
     packed weights for the next start, and uses those that were kept: no bit
     depends on it. ``adapters`` are files of them, each alone or with its scale,
     in the order in which they act. ``rope`` takes the place of the file's
-    settings of rotary positions (kinetic.types.RopeOverrides, or its fields by
-    name). ``progress`` gets news of a line, such as that kernels are being
-    compiled. Raises FileProblem, Malformed, UnsupportedModel or
+    settings of rotary positions (types.RopeOverrides, or its fields by name).
+    ``off`` names speed-ups to do without (types.SPEED_UPS), ``draft_model`` is a
+    smaller model that guesses what comes, ``draft_max`` bounds the guesses: no bit
+    depends on these. ``progress`` gets news of a line. Raises FileProblem, Malformed, UnsupportedModel or
     OutOfMemory, and of a bundle SignatureProblem, Unverifiable or LimitExceeded.
     """
 
@@ -68,13 +69,16 @@ class Model(Embeds):
         pack_cache: bool = True,
         adapters: Iterable[Asked] = (),
         rope: RopeOverrides | Mapping[str, Any] | None = None,
+        off: Collection[str] = (),
+        draft_model: str | os.PathLike[str] | None = None,
+        draft_max: int | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> None:
-        if device not in BACKENDS:
-            raise UsageError(f"there is no device {device}: this build has {', '.join(BACKENDS)}", name="NO_DEVICE")
+        asked, device = device, choose_device(device, progress)
         require_count("the number of threads", threads, "one per core")
         require_count("the context size", context, "the model's own")
         self._rope = rope_overrides(rope)
+        self._speed_ups = speed_ups.wishes(off, draft_model, draft_max, keeps=pack_cache)
         self._adapters = open_adapters(adapters)
         try:
             self._loaded = model if isinstance(model, LoadedFile) else _open_file(model, check, progress)
@@ -94,11 +98,11 @@ class Model(Embeds):
             keeps = pack_cache and device == "cpu" and not self._adapters  # a pack is of the model's weights alone
             cache = packs.cache_of(self._loaded, lambda: self.identity) if keeps else None
             choose_kernel_folder(progress)
-            changes = (self._adapters, self._rope)
+            changes = (self._adapters, self._rope, self._speed_ups, asked == "auto")
             self._engine = _open_engine(self._loaded, device, self._plan.threads, context, cache, progress, *changes)
+            self.device = device if self._engine.identity.device_class != "cpu" else "cpu"
+            self._engine.prompt_rows = self._plan.prompt_rows
             self._loaded.gguf.release_all()
-            if self._plan.prompt_rows:
-                self._engine.prompt_rows = self._plan.prompt_rows
         except BaseException:
             self._close_files()
             raise
@@ -369,6 +373,7 @@ class Model(Embeds):
         with contextlib.nullcontext() if self._is_mine() else self._turn:
             self._close_embedders()
             self._engine.close()
+            self._speed_ups.close(self._engine)
             self._close_files()
 
     def _close_files(self) -> None:

@@ -22,13 +22,14 @@ from kinetic.backends import NAMES, open_backend, rope_tables
 from kinetic.backends.base import Attention, Forward, State, Weight
 from kinetic.bits import F32
 from kinetic.engine import Engine
+from kinetic.engine.drafts import Branch, Drafter, Rates, RowCosts
 from kinetic.formats import RUNNABLE, Format, by_type
 from kinetic.formats.samples import put_scales
 from kinetic.loader import open_model_file
 from kinetic.sampling import Sampler
 from kinetic.text import load_tokenizer
 from kinetic.text.bpe import BYTE_CHARACTERS
-from kinetic.types import Batch, ModelIdentity, PackCache, Request, Sampling, Step
+from kinetic.types import SPEED_UPS, Batch, ModelIdentity, PackCache, Request, Sampling, Step
 
 if TYPE_CHECKING:
     from kinetic.backends.base import Program
@@ -206,6 +207,7 @@ class Probe:
                     threads=threads,
                     progress=progress,
                     packs=packs,
+                    off=SPEED_UPS,
                 )
         except BaseException:
             self._loaded.close()
@@ -243,6 +245,14 @@ class Probe:
         self._engine.prompt_rows = rows_at_once
         return list(self._engine.generate(request, digest=_digest))
 
+    def drafted(self, request: Request, propose: Callable[[Sequence[int]], Sequence[Sequence[int]]]) -> list[Step]:
+        """The same, where ``propose(tokens so far)`` guesses ways on, all of which are checked however bad they are."""
+        self._engine.drafter = Drafter([_Asked(propose)], _Free(), can_branch=self._program.can_branch)
+        try:
+            return list(self._engine.generate(request, digest=_digest))
+        finally:
+            self._engine.drafter = None
+
     def replay(self, request: Request, output: Sequence[int]) -> list[Step]:
         """The steps of an answer, read in batches as a verifier does."""
         return list(self._engine.replay(request, output, digest=_digest))
@@ -262,6 +272,34 @@ class Probe:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+
+class _Free(RowCosts):
+    """Rows cost next to nothing, so that whatever is guessed is checked."""
+
+    fork = 0.0
+
+    def of(self, rows: int) -> float:
+        return 1 + 1e-6 * rows
+
+
+class _Asked:
+    """A function as a source, that is believed whatever it says."""
+
+    spent = 0.0
+
+    def __init__(self, propose: Callable[[Sequence[int]], Sequence[Sequence[int]]]) -> None:
+        self._propose = propose
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        self.rates = Rates([0.9, 0.4])
+
+    def extend(self, token: int) -> None:
+        self.rates = Rates([0.9, 0.4])
+
+    def propose(self, history: Sequence[int], longest: int) -> Iterator[Branch]:
+        for tokens in self._propose(history):
+            yield Branch(tokens[:longest], [0] * len(tokens[:longest]), 1)
 
 
 def _digest(row: F32) -> bytes:

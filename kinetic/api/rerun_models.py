@@ -12,7 +12,7 @@ from kinetic import store
 from kinetic.attest import adapters_of, rope_of
 from kinetic.errors import FileProblem, KineticError, UsageError
 from kinetic.loader import LoadedFile, open_model_file
-from kinetic.types import AdapterFile, ModelIdentity
+from kinetic.types import SPEED_UPS, AdapterFile, ModelIdentity
 from ktc.canonical import show
 from ktc.errors import Unverifiable
 from receipts.schema import Record
@@ -76,6 +76,11 @@ class Models:
         with self._turned_to(setup_of(record)):
             self._find_same(record)
 
+    def files(self, record: Record) -> tuple[LoadedFile, ModelIdentity, list[Adapter]]:
+        """The same: its file and its adapters, which stay open until another receipt's are asked for."""
+        with self._turned_to(setup_of(record)):
+            return self._find_same(record)
+
     @contextlib.contextmanager
     def _turned_to(self, setup: Setup) -> Iterator[None]:
         """This model is the one in question; a refusal in here is remembered."""
@@ -134,6 +139,7 @@ class Models:
                 pack_cache=self._pack_cache,
                 adapters=adapters,
                 rope=_rope(record),
+                off=SPEED_UPS,  # a check guesses nothing
                 progress=self._progress,
             )
         except BaseException:

@@ -71,8 +71,8 @@ class Scorer:
                     progress,
                     self._adapters,
                     rope_overrides(rope),
-                    weights(self._loaded.weights) if weights else None,
-                    watch,
+                    weights=weights(self._loaded.weights) if weights else None,
+                    watch=watch,
                 )
             self._loaded.gguf.release_all()
         except BaseException:

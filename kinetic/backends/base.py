@@ -360,6 +360,20 @@ class Program(Protocol):
         Raises KineticError if the snapshot is not of this model's shapes.
         """
 
+    can_branch: bool
+    """Whether ``fork`` and ``take_over`` are possible: not with recurrent states."""
+
+    def rows(self, batch: Batch, choice: tuple[int, float] | None = None, best: int = 0) -> NDArray[np.float32]:
+        """As ``run``, in memory that the next pass may overwrite. ``candidates`` will be asked of each row, most likely
+        with (k, floor) ``choice``."""
+
+    def fork(self, source: int, target: int, length: int) -> None:
+        """Let the new sequence ``target`` begin with the first ``length`` positions of ``source``, which must not be
+        truncated below that while ``target`` is there. ``truncate(target, 0)`` ends it."""
+
+    def take_over(self, source: int, target: int) -> None:
+        """``target`` becomes what its fork ``source`` is, which ends."""
+
     def taps(self) -> dict[str, NDArray[np.float32]]:
         """Of the last ``run``: what each ``Ops.tap`` saw, float32 [rows, width] by name, all rows of the batch."""
 

@@ -103,6 +103,10 @@ class StateStore:
                     name="WRONG_POSITION",
                 )
             ends[sequence] = position + 1
+        if self.states and any(batch.also):
+            raise KineticError("a row can't be part of several sequences that have recurrent states")
+        for others, position in zip(batch.also, batch.positions, strict=bool(batch.also)):
+            ends |= dict.fromkeys(others, position + 1)
         return ends
 
     def begin(self, batch: Batch) -> dict[int, int]:
@@ -159,6 +163,16 @@ class StateStore:
         self.memory(sequence)[:] = marks[-1].memory
         self._lengths[sequence] = marks[-1].length
         return marks[-1].length
+
+    def fork(self, target: int, length: int) -> None:
+        """See ``base.Program.fork``: only for programs without states."""
+        if self.states:
+            raise KineticError("a sequence with recurrent states can't be forked")
+        self._lengths[target] = length
+
+    def take_over(self, source: int, target: int) -> None:
+        """See ``base.Program.take_over``."""
+        self._lengths[target] = self._lengths.pop(source)
 
     def forget(self, sequence: int) -> None:
         """All that is known of it."""

@@ -24,7 +24,8 @@ Tests are those of llama-bench: pp N reads a prompt of N tokens, tg N decodes N,
 tokens. One run warms up; then all tests take turns, and with --compare llama.cpp does too. Lists
 are separated by commas. Each measurement is added to the bench store, which --history shows.
 
-exit codes: 7 if a median is below --fail-below by more than the noise
+exit codes: 7 if a median is below --fail-below by more than the noise; 10 if a job of --edit gave
+other tokens with drafts than without
 """
 
 GATE = 7
@@ -41,6 +42,8 @@ def add(commands: Subcommands) -> None:
     parser.add_argument("-r", "--repetitions", type=int, default=5, metavar="N", help="rounds that count (5)")
     parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or reference (slow, defines every bit)")
     add_pack_cache(parser)
+    parser.add_argument("--edit", action="store_true",
+                        help="measure drafts instead: a file written again, a story, with and without")  # fmt: skip
     group = parser.add_argument_group("comparison")
     group.add_argument("--compare", action="store_true", help="take turns with llama.cpp on the same file")
     group.add_argument("--llama-bench", default="", metavar="PATH", help="its llama-bench; by default that on PATH")
@@ -86,7 +89,19 @@ def main(options: Namespace) -> int:
         from kinetic.cli.bench_plot import require_kind
 
         require_kind(options.plot)
-    return _history(options, path) if options.history else _measure(options, path)
+    if options.history:
+        return _history(options, path)
+    return _edit(options, path) if options.edit else _measure(options, path)
+
+
+def _edit(options: Namespace, path: Path) -> int:
+    from kinetic.cli import bench_edit
+
+    peer = _peer(options)
+    _warn_of_load(options)
+    text, code = bench_edit.run(options, path, peer)
+    _write(options.output, text)
+    return code
 
 
 def _require_place(flag: str, name: str | None, model: Path) -> None:

@@ -55,6 +55,9 @@ def main(options: Namespace) -> int:
         check=options.check,
         pack_cache=options.pack_cache,
         **changes(options),
+        off=options.off,
+        draft_model=options.model_draft,
+        draft_max=options.draft_max,
         progress=None if options.quiet else news,
     ) as model:
         if keeping:
@@ -114,7 +117,8 @@ def _report(options: Namespace, model: Model, answer: Completion, saved: Saved |
     stats = answer.stats
     print(
         f"kinetic: prompt {_prompt(options, stats)}, "
-        f"answer {_tokens(len(answer.tokens))}{_speed(stats.decode_speed)}, ended by {answer.stop_reason}\n"
+        f"answer {_tokens(len(answer.tokens))}{_speed(stats.decode_speed)}, ended by {answer.stop_reason}"
+        f"{_guessed(stats)}\n"
         f"kinetic: seed {answer.seed}, device {model.device_name}, model {printable(model.path.name)}"
         f"{f', {model.profile_note}' if model.profile_note else ''}",
         file=sys.stderr,
@@ -128,6 +132,10 @@ def _prompt(options: Namespace, stats: Stats) -> str:
 
 def _tokens(count: int) -> str:
     return "1 token" if count == 1 else f"{count} tokens"
+
+
+def _guessed(stats: Stats) -> str:
+    return f"; {stats.accepted} of {stats.drafted} drafts were right" if stats.drafted else ""
 
 
 def _speed(tokens_per_second: float) -> str:
@@ -161,5 +169,8 @@ def _as_json(options: Namespace, model: Model, answer: Completion, saved: Saved 
             "answer_tokens": len(answer.tokens),
             "decode_seconds": round(stats.decode_seconds, 6),
             "decode_tokens_per_second": round(stats.decode_speed, 3),
+            "drafted": stats.drafted,
+            "accepted": stats.accepted,
+            "rows": stats.rows,
         },
     }

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from kinetic.cli.model_options import add_changes
-from kinetic.cli.parser import Parser, add_pack_cache
+from kinetic.cli.parser import Parser, add_device, add_pack_cache
 from kinetic.cli.report_options import as_argument
 from kinetic.errors import FileProblem, UsageError
-from kinetic.types import Sampling
+from kinetic.types import SPEED_UPS, Sampling
 
 BIAS = re.compile(r"(\d+)([+-](?:\d+(?:\.\d*)?|\.\d+|inf))", re.ASCII)
 
@@ -76,10 +76,21 @@ def _add_limits(parser: Parser) -> None:
                        help="end the answer before this text (repeatable)")  # fmt: skip
     group.add_argument("-c", "--ctx-size", type=int, default=0, metavar="N", help="context size; 0 is the model's")
     group.add_argument("-t", "--threads", type=int, default=0, metavar="N", help="threads; 0 is one per core")
-    group.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or reference (slow, defines every bit)")
+    add_device(group)
     group.add_argument("--check", choices=("lazy", "full", "none"), default="lazy", metavar="WHEN",
                        help="a bundle's bytes: lazy (when first used), full (beforehand), none")  # fmt: skip
     add_pack_cache(group)
+    group = parser.add_argument_group("speed-ups", "They change no bit of an answer, and are in no receipt.")
+    group.add_argument("--off", type=_names, default=(), metavar="LIST",
+                       help=f"do without these, separated by commas: {', '.join(SPEED_UPS)}")  # fmt: skip
+    group.add_argument("--draft-max", "--draft", "--draft-n", type=int, metavar="N",
+                       help="most tokens guessed ahead and checked at once (default 63)")  # fmt: skip
+    group.add_argument("-md", "--model-draft", metavar="MODEL",
+                       help="a smaller model with the same vocabulary that guesses too")  # fmt: skip
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _add_sampling(parser: Parser) -> None:

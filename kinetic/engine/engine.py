@@ -11,6 +11,9 @@ import numpy as np
 from kinetic import models
 from kinetic.backends import open_backend
 from kinetic.bits import F32
+from kinetic.engine.drafts import Drafter, ModelSource, NgramSource, RowCosts
+from kinetic.engine.passes import Passes
+from kinetic.engine.token_sequence import TokenSequence
 from kinetic.errors import ContextOverflow, UnsupportedModel, UsageError
 from kinetic.layers.adapted import Lora, adapted
 from kinetic.sampling import Sampler
@@ -18,6 +21,7 @@ from kinetic.types import Batch, PackCache, Request, Step
 
 if TYPE_CHECKING:
     from kinetic.backends.base import Ops, Program, Weights
+    from kinetic.engine.drafts import Source
     from kinetic.gguf import Gguf
 
 PROMPT_ROWS = 512
@@ -48,6 +52,9 @@ class Engine:
     prompt_rows = 0
     """Rows of a prompt at once; 0: PROMPT_ROWS. Set to fewer where that is faster, as a bundle's profile does."""
 
+    drafter: Drafter | None
+    """What guesses tokens ahead, if anything. No bit depends on it."""
+
     def __init__(
         self,
         gguf: Gguf,
@@ -61,13 +68,17 @@ class Engine:
         watch: Callable[[Ops], Ops] | None = None,
         adapters: Sequence[Lora] = (),
         off: Collection[str] = (),
+        draft: Engine | None = None,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         """``context`` 0 is the model's own length; more than that is refused. ``progress`` gets one-line news.
 
         ``packs`` is where the backend may keep the weights for the next time. ``watch`` makes the operations that
         the model is built with from a backend's own: it may tap them (``taps``), or compute something else.
         ``adapters`` are fitted to this model (kinetic.adapters); with them there are no ``packs``, which hold the
-        model's weights alone. ``off`` names speed-ups to do without (``types.SPEED_UPS``).
+        model's weights alone.
+        ``off`` names speed-ups to do without (``types.SPEED_UPS``), ``draft`` is a smaller model with the same
+        vocabulary that guesses ahead, and closed with this one, ``clock`` tells in seconds what passes cost.
         """
         self._off = frozenset(off)
         self._family = models.build(gguf, weights)
@@ -83,6 +94,9 @@ class Engine:
         self._loaded = (
             None if family.embedding.only else device.load(watched, family.attention, progress, packs, family.states)
         )
+        self._draft, self._clock = draft, clock
+        self._costs = RowCosts()
+        self.drafter = None if self._loaded is None or "drafts" in off else self.fresh_drafter()
 
     @property
     def _program(self) -> Program:
@@ -93,6 +107,20 @@ class Engine:
                 name="EMBEDDING_MODEL",
             )
         return self._loaded
+
+    def fresh_drafter(self, costs: RowCosts | None = None) -> Drafter:
+        """One that knows nothing of earlier requests, but what passes cost."""
+        self._costs = costs or self._costs
+        sources: list[Source] = [NgramSource()]
+        if self._draft:
+            if self._draft.vocab_size != self.vocab_size:
+                raise UsageError(
+                    f"the draft model has a vocabulary of {self._draft.vocab_size} tokens and the model one of"
+                    f" {self.vocab_size}: a draft model needs the same vocabulary",
+                    name="OTHER_VOCABULARY",
+                )
+            sources.append(ModelSource(self._draft._program, self._draft.context, self._clock))
+        return Drafter(sources, self._costs, can_branch=self._program.can_branch)
 
     # ---- asking
 
@@ -112,16 +140,22 @@ class Engine:
         history = list(request.prompt)
         best = 0 if digest or "shortlist" in self._off else sampler.best
         row = self._prompt(history, should_stop, on_prompt, best)
-        produced = 0
-        while row is not None and produced != request.max_tokens:
-            step = self._step(sampler, row, history, digest)
-            yield step
-            history.append(step.token)
-            produced += 1
-            done = step.token in request.end_tokens or produced == request.max_tokens
-            if done or len(history) >= self.context or (should_stop and should_stop()):
-                return
-            row = self._logits(history[-1:], len(history) - 1, (0,), best)[0]
+        limit = self.context - len(history)
+        limit = limit if request.max_tokens < 0 else min(limit, request.max_tokens)
+        if self.drafter:
+            self.drafter.begin(history)
+        passes = Passes(self._program, self.drafter, len(history), sampler.choice, self._clock, best)
+        try:
+            while row is not None and limit > 0:
+                step = self._step(sampler, row, history, digest)
+                yield step
+                history.append(step.token)
+                limit -= 1
+                if step.token in request.end_tokens or limit == 0 or (should_stop and should_stop()):
+                    return
+                row = passes.row(history, limit - 1)
+        finally:
+            passes.settle(history)
 
     def replay(
         self,
@@ -147,7 +181,7 @@ class Engine:
             rows_at_once = PROMPT_ROWS if start + PROMPT_ROWS <= first else REPLAY_ROWS
             end = min(len(tokens), start + rows_at_once)
             wanted = tuple(range(max(first - start, 0), end - start))
-            rows = self._logits(tokens[start:end], start, wanted)
+            rows = self._program.rows(_batch(tokens[start:end], start, wanted), sampler.choice)
             if on_progress:
                 on_progress(end, len(tokens))
             for offset, row in zip(wanted, rows, strict=True):
@@ -165,6 +199,10 @@ class Engine:
             piece = tokens[start : start + rows]
             yield self._logits(piece, start, tuple(range(min(max(first - start, 0), len(piece)), len(piece))))
 
+    def sequence(self) -> TokenSequence:
+        """A fresh sequence of tokens, to go forth and back in; answers and other passes end it."""
+        return TokenSequence(self._program)
+
     def taps(self) -> dict[str, F32]:
         """What was tapped in the last pass, by name: see ``backends.base.Ops.tap``."""
         return self._program.taps()
@@ -172,6 +210,8 @@ class Engine:
     def close(self) -> None:
         if self._loaded is not None:
             self._loaded.close()
+        if self._draft:
+            self._draft.close()
 
     # ---- parts
 
@@ -205,13 +245,16 @@ class Engine:
         return rows[0]
 
     def _logits(self, tokens: Sequence[int], start: int, outputs: tuple[int, ...], best: int = 0) -> F32:
-        positions = tuple(range(start, start + len(tokens)))
-        return self._program.run(Batch(tuple(tokens), positions, (0,) * len(tokens), outputs), best=best)
+        return self._program.run(_batch(tokens, start, outputs), best=best)
 
     def _step(self, sampler: Sampler, row: F32, history: Sequence[int], digest: Digest | None) -> Step:
         draw = sampler.draw(row, history, self._program.candidates, self._program.exp)
         commit = digest(row) if digest else b""  # after the draw, which changes no row and refuses some
         return Step(draw.token, len(history), draw.runner_up, draw.gap, commit)
+
+
+def _batch(tokens: Sequence[int], start: int, outputs: tuple[int, ...]) -> Batch:
+    return Batch(tuple(tokens), tuple(range(start, start + len(tokens))), (0,) * len(tokens), outputs)
 
 
 def _context(wanted: int, longest: int) -> int:

@@ -100,6 +100,8 @@ def optional(weights: Weights, shapes: Mapping[str, tuple[int, ...]]) -> dict[st
 
 def rotary(base: float, width: int, context: int, *, interleaved: bool, magnitude: float = 1.0, **scaling: Any) -> Rope:
     """A rotary embedding whose angles stay in the range where they are reduced exactly."""
+    if not (math.isfinite(base) and base > 1.0):
+        raise refuse("BAD_SETTING", f"the base of the rotary positions is {base}; it must be a number above 1")
     made = Rope(frequencies(base, width, **scaling), interleaved, magnitude)
     if max(made.frequencies) * context > LARGEST_ANGLE:
         raise refuse("UNSUPPORTED_ROPE", f"rotary angles beyond {LARGEST_ANGLE} are not supported by this build")

@@ -67,7 +67,7 @@ def read_dense(
     value_dim = optional_setting(gguf, f"{architecture}.attention.value_length", head_dim)
     if value_dim != head_dim and not values_apart:
         raise refuse("UNSUPPORTED_HEADS", f"value heads of width {value_dim} beside key heads of {head_dim}")
-    if not is_listed and (kv_heads > heads or heads % kv_heads):
+    if not (is_listed and varied) and (kv_heads > heads or heads % kv_heads):
         raise refuse("BAD_HEAD_COUNT", f"{heads} query heads cannot share {kv_heads} key/value heads")
     rope_width = optional_setting(gguf, f"{architecture}.rope.dimension_count", head_dim)
     if rope_width > head_dim or rope_width % 2:

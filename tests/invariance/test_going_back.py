@@ -17,7 +17,8 @@ from tests.support.backends import assert_same
 from tests.support.tiny_recurrent import RECURRENT
 from tests.support.whole_models import feed, program_of, tokens_of
 
-MODELS = ("gemma3", *RECURRENT)
+STATEFUL = (*RECURRENT, "granitehybrid")
+MODELS = ("gemma3", *STATEFUL)
 OTHERS = tokens_of(108)
 
 
@@ -47,7 +48,7 @@ def test_roll_back(tiny, marked):
 @only_these
 def test_what_truncate_returns(tiny):
     """The length wanted if keys and values are all, else the newest mark at or below it."""
-    recurrent = tiny.name in RECURRENT
+    recurrent = tiny.name in STATEFUL
     with program_of(tiny.file) as program:
         for length, kept in ((60, 60), (59, 50), (50, 50), (49, 20), (20, 20), (19, 0), (70, 60), (60, 60), (0, 0)):
             sequence = TokenSequence(program)
@@ -150,7 +151,7 @@ def test_a_pass_broken_off(tiny, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             sequence.feed(OTHERS[:5])
         monkeypatch.undo()
-        if tiny.name in RECURRENT:
+        if tiny.name in STATEFUL:
             assert program.length(0) == 0
             with pytest.raises(KineticError, match="position"):
                 program.run(Batch((5,), (40,), (0,), (0,)))

@@ -36,11 +36,11 @@ def mixture(kinds, *, count=7, width=64, hidden=96, out=80, activation="silu"):
 
 def passing(experts, routing, rows=65, router="F32"):
     """A forward pass of one mixture and a norm before it."""
-    width = experts.gate.shape[2]
+    width = experts.up.shape[2]
 
     def forward(ops):
         x = ops.rms_norm(inputs(ops, normals(5, rows, width)), float_weight("norm", normals(6, width)), 1e-5)
-        logits = ops.linear(x, random_weight("router", router, experts.gate.shape[0], width, 7, 0.4))
+        logits = ops.linear(x, random_weight("router", router, experts.up.shape[0], width, 7, 0.4))
         return ops.outputs(ops.experts(x, ops.route(logits, routing), experts))
 
     return forward
@@ -76,6 +76,14 @@ def test_odd_widths(hidden, out):
     """Of float formats, which have no blocks."""
     experts = mixture(("F32", "BF16", "F16"), width=60, hidden=hidden, out=out, activation="gelu")
     check_row_counts(passing(experts, Routing(used=3)), 40, (1, 2, 9, 16, 17, 40))
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "F32", "down as floats", "inputs as floats"])
+def test_without_a_gate(kind):
+    """``down(relu_sqr(up(x)))``; the gate that there is not is of no format."""
+    experts = mixture(KINDS[kind], activation="relu_sqr")._replace(gate=None)
+    expected = check_row_counts(passing(experts, Routing(used=2)), 65, COUNTS)
+    assert 0.1 < expected.std() < 10
 
 
 @pytest.mark.parametrize("used", [1, 2, 7])

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from kinetic.backends.base import Scan, State
-from kinetic.backends.reference.functions import SMALLEST_STATE
 from kinetic.backends.reference.scan import scan_row
 from kinetic.types import Batch
 from tests.support.backends import ROW_COUNTS, assert_same, inputs, loaded, rows_of
@@ -131,4 +130,3 @@ def test_a_row_by_hand():
             new = old[h, 0, :, p] * np.exp(step[h] * a[h]) + b[g] * x[h, p] * step[h]
             assert np.allclose(state[h, 0, :, p], new, rtol=1e-5, atol=1e-6)
             assert np.isclose(y[h, p], new @ c[g].astype(np.float64) + d[h] * x[h, p], rtol=1e-5, atol=1e-5)
-    assert np.float32(2.0**-100) == SMALLEST_STATE

@@ -7,8 +7,8 @@ import pytest
 
 from kinetic.backends import open_backend
 from kinetic.backends.base import Attention, Experts, Rope, Routing
-from kinetic.backends.cpu.graph import GraphOps
 from kinetic.backends.cpu.program import TAPPED, CpuProgram
+from kinetic.backends.graph import GraphOps
 from kinetic.backends.rope_tables import frequencies
 from kinetic.layers.watched import NUDGE, Inputs, nudged
 from kinetic.types import Batch

@@ -32,6 +32,8 @@ def inline(function: Callable[..., Any]) -> Any:
 
 def kernel(function: Callable[..., Any], result: str = "v") -> Any:
     """A C function of int64 arguments. Callers get a plain call of its symbol, so each is compiled just once."""
+    if function.__name__ in KERNELS:
+        raise NameError(f"two kernels are named '{function.__name__}': they are C functions of one program")
     KERNELS[function.__name__] = (inline(function), result)
     return extern(function.__name__, "a" * function.__code__.co_argcount, result)
 

@@ -47,6 +47,7 @@ decay = extern("decay", "aaaa")
 delta = extern("delta", "aaaa")
 output = extern("output", "aaaaa")
 exact = extern("exact", "aaaaa")
+choose = extern("choose", "aaa")
 pause = extern("pause", "")
 yield_processor = extern("yield_processor", "a")
 set_control_word = extern("set_control_word", "", "a")
@@ -163,9 +164,13 @@ def run_tape(p, thread, threads):
     control = set_control_word()
     scratch = field(p, tape.SCRATCH) + thread * field(p, tape.SCRATCH_BYTES)
     code = field(p, tape.CODE)
+    chooses = field(p, tape.CHOOSE) != 0  # not behind the last barrier: the table may be that of the next pass there
     for n in range(field(p, tape.LENGTH)):
         execute(p, code + n * tape.INSTRUCTION, thread, threads, scratch)
     barrier(field(p, tape.SYNC), threads)
+    if chooses:
+        choose(p, thread, threads)
+        barrier(field(p, tape.SYNC), threads)
     restore_control_word(control)
 
 

@@ -45,8 +45,13 @@ def part_bytes(i):
 
 
 @value_kernel
+def page_in(table, position):
+    return read_i64(table + 8 * (position // CHUNK))
+
+
+@value_kernel
 def page_of(p, t, position):
-    return read_i64(read_i64(field(p, tape.PAGES) + 8 * t) + 8 * (position // CHUNK))
+    return page_in(read_i64(field(p, tape.PAGES) + 8 * t), position)
 
 
 @inline
@@ -342,16 +347,25 @@ def attend_merge(p, i, thread, threads, scratch):
 
 
 @kernel
+def store_pair(i, t, g, page, slot):
+    width, wide = field(i, 6), field(i, 7)
+    keys = page + field(i, 8) + g * CHUNK * width * 2
+    store_key(field(i, 2) + t * field(i, 4) + g * width * 4, keys + slot // 16 * width * 32 + slot % 16 * 2, width)
+    values = page + field(i, 9) + (g * CHUNK + slot) * padded(wide) * 2
+    store_value(field(i, 3) + t * field(i, 10) + g * wide * 4, values, wide)
+
+
+@kernel
 def store(p, i, thread, threads):
     """2 k, 3 v, 4 row bytes of k, 5 key/value heads, 6 width of a key, 7 of a value, 8 keys' offset in a page,
     9 values', 10 row bytes of v."""
-    heads, width, wide = field(i, 5), field(i, 6), field(i, 7)
+    heads = field(i, 5)
     low, high = share(rows_of(p, i) * heads, thread, threads)
     for unit in range(low, high):
         t, g = unit // heads, unit % heads
         position = read_i64(field(p, tape.POSITIONS) + 8 * t)
-        page, slot = page_of(p, t, position), position % CHUNK
-        keys = page + field(i, 8) + g * CHUNK * width * 2
-        store_key(field(i, 2) + t * field(i, 4) + g * width * 4, keys + slot // 16 * width * 32 + slot % 16 * 2, width)
-        values = page + field(i, 9) + (g * CHUNK + slot) * padded(wide) * 2
-        store_value(field(i, 3) + t * field(i, 10) + g * wide * 4, values, wide)
+        store_pair(i, t, g, page_of(p, t, position), position % CHUNK)
+        more = read_i64(field(p, tape.ALSO) + 8 * t)
+        while more != 0 and read_i64(more) != 0:
+            store_pair(i, t, g, page_in(read_i64(more), position), position % CHUNK)
+            more += 8

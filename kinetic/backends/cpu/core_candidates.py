@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numba import types as nt
 
-from kinetic.backends.cpu.compiled import kernel, value_kernel
-from kinetic.backends.cpu.emitted import extern, read_f32, read_i32, write_f32, write_i32, write_i64
+from kinetic.backends.cpu import tape
+from kinetic.backends.cpu.compiled import kernel, share, value_kernel
+from kinetic.backends.cpu.emitted import extern, field, read_f32, read_i32, read_i64, write_f32, write_i32, write_i64
 
 scan_row = extern("scan_row", "aaa")
 find_above = extern("find_above", "aaaf", "a")
@@ -54,3 +55,19 @@ def candidates(row, n, k, floor_at, ids, values, out):
         else:
             i = find_above(row, i + 1, n, read_f32(values + 4 * (k - 1)))
     write_i64(out, count)
+
+
+@kernel
+def choose(p, thread, threads):
+    """``candidates`` of every row of logits that a pass made, rows shared among threads.
+
+    The table at CHOOSE: 0 logits, 1 bytes of a row, 2 n, 3 k (1 or more), 4 address of the floor, 5 ids, 6 values, each
+    k a row, 7 out, 64 bytes a row.
+    """
+    table = field(p, tape.CHOOSE)
+    k = read_i64(table + 24)
+    low, high = share(field(p, tape.OUTPUT_ROWS), thread, threads)
+    for t in range(low, high):
+        row = read_i64(table) + t * read_i64(table + 8)
+        ids, values = read_i64(table + 40) + 4 * t * k, read_i64(table + 48) + 4 * t * k
+        candidates(row, read_i64(table + 16), k, read_i64(table + 32), ids, values, read_i64(table + 56) + 64 * t)

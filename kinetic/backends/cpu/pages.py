@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,20 @@ class PageLayout:
             self.values[spec.layer] = offset
             offset += round_up(spec.kv_heads * CHUNK * round_up(spec.value_width, 16) * 2, 64)
         self.page_bytes = offset
+
+        self._parts = [part for spec in layers for part in self._parts_of(spec)]
+
+    def _parts_of(self, spec: Attention) -> Iterator[tuple[int, int, int, int]]:
+        """Of keys and of values: where they begin, heads, positions of a piece, its bytes."""
+        yield self.keys[spec.layer], spec.kv_heads, 16, 32 * spec.head_dim
+        yield self.values[spec.layer], spec.kv_heads, 1, 2 * round_up(spec.value_width, 16)
+
+    def copy(self, source: U8, target: U8, count: int) -> None:
+        """The first ``count`` positions of one page into another."""
+        for start, heads, positions, size in self._parts:
+            shape = (heads, CHUNK // positions, size)
+            end, pieces = start + heads * CHUNK // positions * size, (count + positions - 1) // positions
+            target[start:end].reshape(shape)[:, :pieces] = source[start:end].reshape(shape)[:, :pieces]
 
     def _key_view(self, page: U8, spec: Attention) -> F16:
         """The keys of a page as they are counted, float16 [16, 16, G, D]: 16 of one head lie side by side in memory."""
@@ -65,6 +79,7 @@ class Pages:
         self._layout = layout
         self._tables: dict[int, NDArray[np.int64]] = {}
         self._pages: dict[int, list[U8]] = {}
+        self._borrowed: dict[int, int] = {}
         self._free: list[U8] = []
 
     def table(self, sequence: int, length: int) -> int:
@@ -77,7 +92,7 @@ class Pages:
             grown[: len(pages)] = [address(page) for page in pages]
             table = self._tables[sequence] = grown
         while len(pages) < needed:
-            page = self._free.pop() if self._free else self._new_page()
+            page = self._take_page()
             table[len(pages)] = address(page)
             pages.append(page)
         return address(table)
@@ -85,11 +100,31 @@ class Pages:
     def truncate(self, sequence: int, length: int) -> None:
         pages = self._pages.get(sequence, [])
         keep = (length + CHUNK - 1) // CHUNK
-        self._free += pages[keep:]
+        self._free += pages[max(keep, self._borrowed.get(sequence, 0)) :]
         del pages[keep:]
         if length == 0:
-            self._pages.pop(sequence, None)
-            self._tables.pop(sequence, None)
+            for made in (self._pages, self._tables, self._borrowed):
+                made.pop(sequence, None)
+
+    def fork(self, source: int, target: int, length: int) -> None:
+        """``target`` borrows the full pages among the first ``length`` positions, and has a copy of what remains."""
+        self.truncate(target, 0)  # of a table of an earlier one no address may be read
+        full, rest = divmod(length, CHUNK)
+        lent = self._pages.get(source, [])
+        self._pages[target], self._borrowed[target] = lent[:full], full
+        if rest:
+            page = self._take_page()
+            self._layout.copy(lent[full], page, rest)
+            self._pages[target].append(page)
+
+    def take_over(self, source: int, target: int) -> None:
+        """The pages of ``target`` beyond those that its fork ``source`` borrowed give way to the fork's."""
+        pages, borrowed = self._pages.pop(source), self._borrowed.pop(source)
+        self._free += self._pages[target][borrowed:]
+        self._pages[target], self._tables[target] = pages, self._tables.pop(source)
+
+    def _take_page(self) -> U8:
+        return self._free.pop() if self._free else self._new_page()
 
     def read(self, sequence: int, length: int) -> tuple[dict[int, F16], dict[int, F16]]:
         """Copies of the first ``length`` keys and values, float16 [length, G, D] by layer."""
@@ -97,8 +132,8 @@ class Pages:
         keys: dict[int, F16] = {}
         values: dict[int, F16] = {}
         for spec in self._layout.layers:
-            for kept, width in ((keys, spec.head_dim), (values, spec.value_width)):
-                kept[spec.layer] = np.zeros((length, spec.kv_heads, width), np.float16)
+            keys[spec.layer] = np.zeros((length, spec.kv_heads, spec.head_dim), np.float16)
+            values[spec.layer] = np.zeros((length, spec.kv_heads, spec.value_width), np.float16)
             for number, page in enumerate(pages):
                 part = slice(number * CHUNK, min(length, (number + 1) * CHUNK))
                 found = self._layout.get(page, spec)

@@ -17,7 +17,6 @@ from kinetic.backends.base import BLOCK, Rope
 from kinetic.backends.cpu import plan_delta, plan_experts, plan_heads, plan_recurrent, plan_rows, tape
 from kinetic.backends.cpu.barriers import ALL_MODES, OWN, Buffer, By, Partition, Touch, Touched
 from kinetic.backends.cpu.functions import RECORD
-from kinetic.backends.cpu.graph import Node
 from kinetic.backends.cpu.layout import GROUP
 from kinetic.backends.cpu.memory import address, allocate, round_up
 from kinetic.backends.cpu.native import Kernels
@@ -27,6 +26,7 @@ from kinetic.backends.cpu.plan_rows import expect_room
 from kinetic.backends.cpu.shortlist import WORDS, Output, is_possible
 from kinetic.backends.cpu.tiles import MANY, ONE, TWO
 from kinetic.backends.cpu.weights import Packed, WeightStore
+from kinetic.backends.graph import Node
 from kinetic.backends.states import StateStore
 from kinetic.errors import KineticError
 
@@ -361,7 +361,7 @@ class Planner:
         slot = self._slot(self._ropes, rope, 1)
         words = [x.address, x.stride, heads, head_dim, slot, len(rope.frequencies), int(rope.interleaved)]
         words += [weight, self._constant(eps), 4 * rope.first]
-        part = ("heads", heads, node.rows)
+        part = ("heads", heads, head_dim, node.rows)
         self._emit(tape.ROPE, node, words, [(x, part)], [(x, part)])
         self._finish(node, x)
 

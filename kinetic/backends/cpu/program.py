@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kinetic.backends import rope_tables
-from kinetic.backends.base import CHUNK, Attention, Forward, Rope, Snapshot, State
-from kinetic.backends.checks import check_given
+from kinetic.backends.base import CHUNK, Attention, Rope, Snapshot, State
+from kinetic.backends.checks import check_given, check_table, split
 from kinetic.backends.control_word import default_rounding
 from kinetic.backends.cpu import tape
 from kinetic.backends.cpu.barriers import Buffer
+from kinetic.backends.cpu.candidates import Candidates
 from kinetic.backends.cpu.core_limits import attention_units, part_bytes, scratch_bytes
-from kinetic.backends.cpu.graph import OUTPUT_ROWS, GraphOps, Node, matrices
 from kinetic.backends.cpu.layout import TILE
 from kinetic.backends.cpu.memory import address, allocate, allocate_huge, round_up
 from kinetic.backends.cpu.native import Kernels
 from kinetic.backends.cpu.pages import PageLayout, Pages
 from kinetic.backends.cpu.plan import TABLES, Planner, Tape, span_words
 from kinetic.backends.cpu.shortlist import Shortlist, is_worth
-from kinetic.backends.cpu.weights import WeightStore, check_table, open_pack
+from kinetic.backends.cpu.weights import WeightStore, open_pack
 from kinetic.backends.cpu.whole import needs_whole, whole_spans
 from kinetic.backends.cpu.workers import Workers
-from kinetic.backends.reference.candidates import not_finite
+from kinetic.backends.graph import OUTPUT_ROWS, Node, matrices
 from kinetic.backends.states import StateStore, check_snapshot
 from kinetic.bits import F32
 from kinetic.errors import OutOfMemory
 from kinetic.formats import by_type
 from kinetic.types import Batch, PackCache, lengths
-
-INSERTED = 256
-"""Up to this many best candidates are kept in order while scanning; more are sorted afterwards."""
 
 CAPACITY, TAPPED = 512, 128
 """Rows of one pass, and of one whose activations are kept: longer batches are cut, which cannot change a bit."""
@@ -61,6 +59,7 @@ class CpuProgram:
         self._tape: Tape = self._plan(nodes, packs)
         self.vocab_size = self._tape.vocab_size
         self._program = np.zeros(tape.FIRST_FREE + 64, np.int64)
+        self._more_tables = np.zeros(0, np.int64)
         # Some of them may read what others store.
         self._attention = list(dict.fromkeys(node["spec"] for node in nodes if node.op == "attend"))
         self._parts = allocate(0)
@@ -69,7 +68,7 @@ class CpuProgram:
         self._prepare(scratch_bytes(self._attention, nodes))
         self._workers = Workers(kernels, self._program, threads)
         self._shortlist = self._made_shortlist()
-        self._candidates = _CandidateBuffers(self.vocab_size)
+        self._candidates = Candidates(kernels, self.vocab_size)
 
     def _plan(self, nodes: list[Node], packs: PackCache | None) -> Tape:
         """The tape, with all weights packed. A pack was written only of checked weights: they are not checked again."""
@@ -96,19 +95,24 @@ class CpuProgram:
     def _make_room(self) -> None:
         """The tape and the tables of rows for passes of ``capacity`` rows."""
         p, tables = self._program, max(CAPACITY, self._capacity)
-        self._rows = np.zeros((3, tables), np.int64)
+        self._rows = np.zeros((4, tables), np.int64)
         self._blocks = {slot: np.zeros((tables, 2), np.int64) for _, slot in self._tape.groups}
         p[tape.CODE], p[tape.LENGTH] = address(self._tape.code), len(self._tape.code)
         self._sequences, self._order = np.zeros((tables, 3), np.int64), np.zeros(tables, np.int64)
         p[tape.SEQUENCES], p[tape.ORDER] = address(self._sequences), address(self._order)
-        p[tape.POSITIONS], p[tape.PAGES], p[tape.ENDS] = (address(row) for row in self._rows)
+        p[tape.POSITIONS], p[tape.PAGES], p[tape.ENDS], p[tape.ALSO] = (address(row) for row in self._rows)
 
     def _fit(self, rows: int) -> None:
         """Room for a longer pass, where a batch may not be cut: the same instructions over more memory."""
-        if rows > self._capacity:
-            self._capacity = round_up(rows, CAPACITY)
+        if rows <= self._capacity:
+            return
+        self._capacity = round_up(rows, CAPACITY)
+        try:
             self._tape = self._planned()
             self._make_room()
+        except BaseException:  # perhaps there was no memory for it: the next pass plans anew, however short it is
+            self._capacity = 0
+            raise
 
     def _planned(self) -> Tape:
         with default_rounding():
@@ -123,20 +127,45 @@ class CpuProgram:
 
     # ---- one pass
 
+    @property
+    def can_branch(self) -> bool:
+        return not self._states.states
+
     def run(self, batch: Batch, given: F32 | None = None, best: int = 0) -> F32:
         """See ``base.Program.run``."""
+        with self._only(batch, best):
+            return self._run(batch, given, np.copy)
+
+    def rows(self, batch: Batch, choice: tuple[int, float] | None = None, best: int = 0) -> F32:
+        """See ``base.Program.rows``."""
+        if len(batch.tokens) > self._capacity:
+            return self.run(batch, None, best)
+        self._program[tape.CHOOSE] = self._candidates.prepare(self._tape.logits, len(batch.outputs), choice)
+        try:
+            with self._only(batch, best):
+                rows = self._run(batch, None, lambda rows: rows)
+        finally:
+            self._program[tape.CHOOSE] = 0
+        rows.flags.writeable = False  # what was chosen from them stays true
+        self._candidates.made(choice)
+        return rows
+
+    @contextmanager
+    def _only(self, batch: Batch, best: int) -> Iterator[None]:
+        """Passes in which only the ``best`` logits are computed, where that is possible and worth it."""
         if self._shortlist is None or len(batch.outputs) != 1 or len(batch.tokens) > self._capacity:
-            return self._run(batch, given)
+            yield
+            return
         self._program[tape.BEST] = chosen = self._shortlist.begin(best)
         try:
-            row = self._run(batch, given)
+            yield
         finally:
             self._program[tape.BEST] = 0
         if chosen:
             self._shortlist.end()
-        return row
 
-    def _run(self, batch: Batch, given: F32 | None) -> F32:
+    def _run(self, batch: Batch, given: F32 | None, keep: Callable[[F32], F32]) -> F32:
+        self._candidates.forget()
         self._seen = {name: [] for name in self._tape.taps}
         check_given(self._tape.given[0].width if self._tape.given else 0, batch, given)
         self._states.check(batch)
@@ -144,7 +173,7 @@ class CpuProgram:
             self._fit(len(batch.tokens))
         parts = []
         for part in [batch] if self._is_whole else split(batch, self._capacity):
-            parts.append(self._pass(part, given))
+            parts.append(keep(self._pass(part, given)))
             given = None if given is None else given[len(part.tokens) :]
         if self._pack is not None:
             self._pack.write_beside()  # not before: the first answer should not wait for it
@@ -161,7 +190,7 @@ class CpuProgram:
         if self._is_whole:
             self._refresh_spans(batch)
         longest = max(batch.positions) + 1
-        self._rows[1, :rows] = self._page_tables(batch)
+        self._rows[1, :rows], self._rows[3, :rows] = self._page_tables(batch)
         self._tape.output_rows[:outputs] = batch.outputs
         self._program[tape.ROWS], self._program[tape.OUTPUT_ROWS] = rows, outputs
         self._refresh_tables(longest)
@@ -170,16 +199,30 @@ class CpuProgram:
         self._workers.run()
         self._states.end(ends)
         for name, (node, buffer) in self._tape.taps.items():
-            self._seen[name].append(_copy(buffer, outputs if node.rows == OUTPUT_ROWS else rows, node.width))
-        return _copy(self._tape.logits, outputs, self.vocab_size)
+            self._seen[name].append(_view(buffer, outputs if node.rows == OUTPUT_ROWS else rows, node.width).copy())
+        return _view(self._tape.logits, outputs, self.vocab_size)
 
     def taps(self) -> dict[str, F32]:
         return {name: np.concatenate(parts) for name, parts in self._seen.items()}
 
-    def _page_tables(self, batch: Batch) -> list[int]:
-        """Each row's page table. A table moves when it grows, so all grow before any address is taken."""
+    def _page_tables(self, batch: Batch) -> tuple[list[int], list[int] | int]:
+        """Each row's page table, and what ``tape.ALSO`` says of it.
+
+        A table moves when it grows, so all grow before any address is taken."""
         tables = {sequence: self._pages.table(sequence, length) for sequence, length in lengths(batch).items()}
-        return [tables[sequence] for sequence in batch.sequences]
+        return [tables[sequence] for sequence in batch.sequences], self._more(batch.also, tables)
+
+    def _more(self, also: Sequence[Sequence[int]], tables: Mapping[int, int]) -> list[int] | int:
+        """Addresses of lists of page tables that end with a 0, one for each row; 0 if no row has one."""
+        if not any(also):
+            return 0
+        flat: list[int] = []
+        starts = []
+        for sequences in also:
+            starts.append(len(flat))
+            flat += [*(tables[sequence] for sequence in sequences), 0]
+        self._more_tables = np.array(flat, np.int64)
+        return [address(self._more_tables) + 8 * start for start in starts]
 
     def _fill(self, batch: Batch) -> None:
         """The rows of tables that a pass begins with."""
@@ -272,9 +315,17 @@ class CpuProgram:
         self._states.put(sequence, snapshot.length, snapshot.states)
         self._pages.write(sequence, snapshot.length, snapshot.keys, snapshot.values)
 
+    def fork(self, source: int, target: int, length: int) -> None:
+        self._states.fork(target, length)
+        self._pages.fork(source, target, length)
+
+    def take_over(self, source: int, target: int) -> None:
+        self._states.take_over(source, target)
+        self._pages.take_over(source, target)
+
     def candidates(self, row: F32, k: int, floor: float) -> tuple[NDArray[Any], F32]:
         """See ``reference.candidates``."""
-        return self._candidates.find(self._kernels, row, k, floor)
+        return self._candidates.find(row, k, floor)
 
     def exp(self, x: F32) -> F32:
         """See ``base.Program.exp``; called under IEEE defaults."""
@@ -290,33 +341,6 @@ class CpuProgram:
             self._pack.close()
 
 
-class _CandidateBuffers:
-    """Memory that the candidates kernel reads and writes."""
-
-    def __init__(self, vocab_size: int) -> None:
-        self._row = allocate(4 * round_up(vocab_size, TILE)).view(np.float32)
-        self._ids = allocate(4 * vocab_size).view(np.int32)
-        self._values = allocate(4 * vocab_size).view(np.float32)
-        self._out = allocate(64).view(np.int64)
-        self._floor = np.zeros(1, np.float32)
-
-    def find(self, kernels: Kernels, row: F32, k: int, floor: float) -> tuple[NDArray[Any], F32]:
-        n = len(row)
-        self._row[:n] = row
-        self._floor[0] = floor
-        addresses = [address(a) for a in (self._floor, self._ids, self._values, self._out)]
-        sorts = k == 0 or k > INSERTED
-        kernels.candidates(address(self._row), n, 0 if sorts else min(k, n), *addresses)
-        count, bad = int(self._out[0]), int(self._out[1])
-        if bad or count == 0:
-            raise not_finite(row)
-        ids, values = self._ids[:count].copy(), self._values[:count].copy()
-        if sorts:
-            order = np.argsort(-values, kind="stable")[: k or None]
-            ids, values = ids[order], values[order]
-        return ids, values
-
-
 def _room_for_states(size: int) -> NDArray[np.uint8]:
     """Zeroed memory for the recurrent states of one sequence, or a copy of them."""
     try:
@@ -325,27 +349,15 @@ def _room_for_states(size: int) -> NDArray[np.uint8]:
         raise OutOfMemory(f"no memory for the recurrent states of another sequence ({size / 2**20:.0f} MiB)") from None
 
 
-def _copy(buffer: Buffer, rows: int, width: int) -> F32:
-    """float32 [rows, width] of a buffer of activations."""
-    return _rows_in(buffer, rows)[:, :width].copy()
+def _view(buffer: Buffer, rows: int, width: int) -> F32:
+    """float32 [rows, width] of a buffer of activations, where it lies."""
+    return _rows_in(buffer, rows)[:, :width]
 
 
 def _rows_in(buffer: Buffer, rows: int) -> F32:
     """The first rows of a buffer of activations, with what pads them, where they lie."""
     stride = buffer.stride // 4
     return buffer.data.view(np.float32)[: rows * stride].reshape(rows, stride)
-
-
-def split(batch: Batch, size: int) -> list[Batch]:
-    """The batch in pieces of at most ``size`` rows, in order."""
-    if len(batch.tokens) <= size:
-        return [batch]
-    parts = []
-    for start in range(0, len(batch.tokens), size):
-        rows = slice(start, start + size)
-        outputs = tuple(o - start for o in batch.outputs if start <= o < start + size)
-        parts.append(Batch(batch.tokens[rows], batch.positions[rows], batch.sequences[rows], outputs))
-    return parts
 
 
 def runs(batch: Batch, limit: int) -> list[tuple[int, int]]:
@@ -364,9 +376,3 @@ def runs(batch: Batch, limit: int) -> list[tuple[int, int]]:
             out.append((start, t - start))
             start = t
     return out
-
-
-def trace(forward: Forward) -> list[Node]:
-    ops = GraphOps()
-    forward(ops)
-    return ops.nodes

@@ -18,9 +18,9 @@ from kinetic.backends.cpu.memory import address, allocate, allocate_huge, round_
 from kinetic.formats import by_type
 
 if TYPE_CHECKING:
-    from kinetic.backends.cpu.graph import Node
     from kinetic.backends.cpu.native import Kernels
     from kinetic.backends.cpu.weights import Packed
+    from kinetic.backends.graph import Node
 
 SMALLEST = 32 << 20
 """Bytes of a matrix from which on it pays. A smaller one is read from nearer caches."""

@@ -8,7 +8,7 @@ compiled side) and ``plan`` (the Python side) share these names.
 # Slots of the program table.
 CODE, LENGTH, ROWS, OUTPUT_ROWS, SYNC, SCRATCH, SCRATCH_BYTES = range(7)
 POSITIONS, PAGES, CHUNKS, PARTS, WORK, PASS, MODE = range(7, 14)
-SEQUENCES, SEQUENCE_COUNT, ORDER, ENDS = range(14, 18)
+SEQUENCES, SEQUENCE_COUNT, ORDER, ENDS, ALSO, CHOOSE = range(14, 20)
 BEST = 23
 FIRST_FREE = 24
 """From here on: one slot for each rotation table and each list of attention blocks."""
@@ -23,6 +23,8 @@ that need it."""
 
 # POSITIONS: int64 [rows]. PAGES: int64 [rows], address of the page table of the row's sequence.
 # ENDS: int64 [rows], positions that the row's sequence has, for attention that is not causal.
+# ALSO: int64 [rows], 0 or the address of more page tables, closed by a 0, that get the row's keys and values.
+# CHOOSE: 0 or the address of what to do with the rows of logits (core_candidates.choose).
 # CHUNKS: chunks of 256 keys that the longest row sees, if each is to be computed by itself, else 0. PARTS: memory for
 # them, [units of attention][CHUNKS].
 # WORK: what is left of each instruction, a line of memory for each thread (core_work). PASS: a number that

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from kinetic.backends.base import Attention
-from kinetic.backends.cpu.graph import Node
+from kinetic.backends.graph import Node
 from kinetic.errors import KineticError
 from kinetic.types import Batch
 

@@ -28,6 +28,10 @@ class ReferenceProgram:
         self._caches: dict[tuple[int, int], Cache] = {}
         self._taps: dict[str, F32] = {}
 
+    @property
+    def can_branch(self) -> bool:
+        return not self._states.states
+
     def run(self, batch: Batch, given: F32 | None = None, best: int = 0) -> F32:
         # What overflows becomes an infinity and is refused where a token is drawn; a warning would say it twice.
         ends = self._states.begin(batch)
@@ -38,6 +42,9 @@ class ReferenceProgram:
         self._states.end(ends)
         self._taps = ops.taps
         return logits
+
+    def rows(self, batch: Batch, choice: tuple[int, float] | None = None, best: int = 0) -> F32:
+        return self.run(batch)
 
     def taps(self) -> dict[str, F32]:
         return self._taps
@@ -71,6 +78,16 @@ class ReferenceProgram:
         for spec in self._layers:
             cache = self._caches[sequence, spec.layer] = Cache(spec)
             cache.fill(snapshot.keys[spec.layer], snapshot.values[spec.layer])
+
+    def fork(self, source: int, target: int, length: int) -> None:
+        self._states.fork(target, length)
+        for sequence, layer in [key for key in self._caches if key[0] == source]:
+            self._caches[target, layer] = self._caches[sequence, layer].begun(length)
+
+    def take_over(self, source: int, target: int) -> None:
+        self._states.take_over(source, target)
+        for sequence, layer in [key for key in self._caches if key[0] == source]:
+            self._caches[target, layer] = self._caches.pop((sequence, layer))
 
     def candidates(self, row: F32, k: int, floor: float) -> tuple[np.ndarray, F32]:
         return candidates(row, k, floor)

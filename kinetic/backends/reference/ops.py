@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -41,6 +43,12 @@ class Cache:
     def fill(self, keys: F16, values: F16) -> None:
         """Makes these, from position 0 on, all there is."""
         self.keys, self.values = keys.copy(), values.copy()
+
+    def begun(self, length: int) -> Cache:
+        """One of its own with the first ``length`` positions."""
+        new = copy.copy(self)
+        new.keys, new.values = self.keys[:length].copy(), self.values[:length].copy()
+        return new
 
 
 def _grow(array: F16, length: int) -> F16:
@@ -161,9 +169,10 @@ class ReferenceOps:
         drains = None if sinks is None else _decoded(sinks)
         rows = list(zip(self.batch.sequences, self.batch.positions, strict=True))
         for t, (sequence, position) in enumerate(rows):
-            cache = self.caches.setdefault((sequence, spec.layer), Cache(spec))
-            if k is not None and v is not None:
-                cache.store(position, k[t].reshape(spec.kv_heads, -1), v[t].reshape(spec.kv_heads, -1))
+            for branch in (sequence, *(self.batch.also[t] if self.batch.also else ())):
+                cache = self.caches.setdefault((branch, spec.layer), Cache(spec))
+                if k is not None and v is not None:
+                    cache.store(position, k[t].reshape(spec.kv_heads, -1), v[t].reshape(spec.kv_heads, -1))
         ends = lengths(self.batch)
         for t, (sequence, position) in enumerate(rows):
             cache, end = self.caches[sequence, spec.layer], position + 1 if spec.causal else ends[sequence]

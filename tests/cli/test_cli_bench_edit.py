@@ -1,0 +1,72 @@
+"""``kinetic bench --edit``: jobs with drafts and without, in turns, and whether they gave the same."""
+
+import json
+
+import pytest
+
+from kinetic.api import bench_edit
+from kinetic.cli import main
+from kinetic.engine import Engine
+from tests.support.fake_llama_bench import write_llama_bench
+from tests.support.tiny_families import write_tiny_family
+
+QUICK = ("--edit", "-n", "24", "-t", "1", "-r", "2", "-q")
+
+
+@pytest.fixture
+def model(tmp_path, monkeypatch):
+    monkeypatch.setenv("KINETIC_HOME", str(tmp_path / "home"))
+    return write_tiny_family(tmp_path / "tiny.gguf", "ernie4_5", layers=1, keys={"context_length": 4096})
+
+
+def bench(model, capsys, *words):
+    code = main(["bench", str(model), *QUICK, *map(str, words)])
+    return code, capsys.readouterr().out
+
+
+def test_the_file_has_sixty_lines():
+    file = bench_edit.file_of_60_lines()
+    assert file.count("\n") == 60 and file.endswith("\n")
+    compile(file, "parcels.py", "exec")
+
+
+def test_a_table(model, capsys):
+    code, text = bench(model, capsys)
+    assert code == 0
+    lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    assert lines[0] == ["job", "sped up", "plain", "ratio", "drafts", "right", "answer"]
+    assert [(line[0], line[-1]) for line in lines[1:]] == [("edit", "identical"), ("draw", "identical")]
+    assert all(float(cell) > 0 for line in lines[1:] for cell in line[1:4])
+
+
+def test_beside_llama_cpp(model, capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("FAKE_LOG", str(tmp_path / "log"))
+    code, text = bench(model, capsys, "--compare", "--llama-bench", write_llama_bench(tmp_path), "--json")
+    record = json.loads(text)
+    assert code == 0 and record["peer"] == "llama.cpp b11434 (0ddba11)" and record["peer_speeds"] == [128.0, 128.0]
+    assert all(row["peer_ratio"]["median"] > 0 for row in record["results"])
+
+
+def test_what_differs_is_named(model, capsys, monkeypatch):
+    """An engine whose third guess is believed: the table names the token, and the exit code says it."""
+    real = Engine.generate
+
+    def generate(self, request, *rest, **options):
+        for step in real(self, request, *rest, **options):
+            yield step if self.drafter is None or step.position != len(request.prompt) + 2 else step._replace_token()
+
+    def other(step):
+        from dataclasses import replace
+
+        return replace(step, token=(step.token + 1) % 300)
+
+    monkeypatch.setattr("kinetic.types.Step._replace_token", other, raising=False)
+    monkeypatch.setattr(Engine, "generate", generate)
+    code, text = bench(model, capsys)
+    assert code == 10 and "token 2 differs" in text
+
+
+@pytest.mark.parametrize("words", [("--csv",), ("--fail-below", "1"), ("-n", "8,9"), ("-n", "1"), ("-t", "1,2"),
+                                   ("--device", "reference")])  # fmt: skip
+def test_misuse(model, capsys, words):
+    assert bench(model, capsys, *words)[0] == 2
