@@ -385,7 +385,7 @@ class Program(Protocol):
 
     def rows(self, batch: Batch, choice: tuple[int, float] | None = None, best: int = 0) -> NDArray[np.float32]:
         """As ``run``, in memory that the next pass may overwrite. ``candidates`` will be asked of each row, most likely
-        with (k, floor) ``choice``."""
+        with (k, floor) ``choice``. ``best`` is as in ``run``."""
 
     def fork(self, source: int, target: int, length: int) -> None:
         """Let the new sequence ``target`` begin with the first ``length`` positions of ``source``, which must not be

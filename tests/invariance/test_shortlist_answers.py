@@ -49,7 +49,7 @@ def asked(monkeypatch):
     return seen
 
 
-def steps(model, sampling, *, threads=1, off=(), backend="cpu", digest=None):
+def steps(model, sampling, *, threads=1, off=("drafts",), backend="cpu", digest=None):
     engine = Engine(model.gguf, model.weights, backend=backend, threads=threads, off=off)
     try:
         request = Request(tuple(range(5, 25)), sampling, max_tokens=24)
@@ -65,6 +65,7 @@ def test_the_same_steps(model, asked, threads):
     del asked[:]
     assert found == steps(model, GREEDY, threads=threads, off=SPEED_UPS)
     assert asked == [0] * 24
+    assert found == steps(model, GREEDY, threads=threads, off=())
     if threads == 1:
         assert found == steps(model, GREEDY, backend="reference")
 
@@ -82,7 +83,7 @@ def test_the_same_steps(model, asked, threads):
 def test_what_needs_all_logits(model, asked, sampling):
     found = steps(model, sampling)
     assert asked == [0] * 24
-    assert found == steps(model, sampling, off=("shortlist",))
+    assert found == steps(model, sampling, off=SPEED_UPS)
 
 
 def test_digests_are_of_all_logits(model, asked):
@@ -92,10 +93,10 @@ def test_digests_are_of_all_logits(model, asked):
 
     found = steps(model, GREEDY, digest=digest)
     assert asked == [0] * 24
-    assert found == steps(model, GREEDY, digest=digest, off=("shortlist",))
+    assert found == steps(model, GREEDY, digest=digest, off=SPEED_UPS)
 
 
 def test_settings_that_greedy_answers_do_not_read(asked, model):
     sampling = Sampling(temperature=0.0, typ_p=0.5, top_n_sigma=1.0, xtc_probability=0.5, top_k=3, repeat_last_n=0)
-    assert steps(model, sampling) == steps(model, GREEDY, off=("shortlist",))
+    assert steps(model, sampling) == steps(model, GREEDY, off=SPEED_UPS)
     assert asked[:24] == [2] * 24

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -151,7 +152,8 @@ class CpuProgram:
             return self.run(batch, best=best)
         self._program[tape.CHOOSE] = self._candidates.prepare(self._tape.logits, len(batch.outputs), choice)
         try:
-            rows = self._run(batch, None, lambda rows: rows)
+            with self._only(batch, best):
+                rows = self._run(batch, None, lambda rows: rows)
         finally:
             self._program[tape.CHOOSE] = 0
         rows.flags.writeable = False  # what was chosen from them stays true
