@@ -135,21 +135,13 @@ class CpuProgram:
 
     def run(self, batch: Batch, given: F32 | None = None, best: int = 0) -> F32:
         """See ``base.Program.run``."""
-        if self._shortlist is None or len(batch.outputs) != 1 or len(batch.tokens) > self._capacity:
+        with self._only(batch, best):
             return self._run(batch, given, np.copy)
-        self._program[tape.BEST] = chosen = self._shortlist.begin(best)
-        try:
-            row = self._run(batch, given, np.copy)
-        finally:
-            self._program[tape.BEST] = 0
-        if chosen:
-            self._shortlist.end()
-        return row
 
     def rows(self, batch: Batch, choice: tuple[int, float] | None = None, best: int = 0) -> F32:
         """See ``base.Program.rows``."""
-        if len(batch.tokens) > self._capacity or (best and self._shortlist and len(batch.outputs) == 1):
-            return self.run(batch, best=best)
+        if len(batch.tokens) > self._capacity:
+            return self.run(batch, None, best)
         self._program[tape.CHOOSE] = self._candidates.prepare(self._tape.logits, len(batch.outputs), choice)
         try:
             with self._only(batch, best):
@@ -159,6 +151,20 @@ class CpuProgram:
         rows.flags.writeable = False  # what was chosen from them stays true
         self._candidates.made(choice)
         return rows
+
+    @contextmanager
+    def _only(self, batch: Batch, best: int) -> Iterator[None]:
+        """Passes in which only the ``best`` logits are computed, where that is possible and worth it."""
+        if self._shortlist is None or len(batch.outputs) != 1 or len(batch.tokens) > self._capacity:
+            yield
+            return
+        self._program[tape.BEST] = chosen = self._shortlist.begin(best)
+        try:
+            yield
+        finally:
+            self._program[tape.BEST] = 0
+        if chosen:
+            self._shortlist.end()
 
     def _run(self, batch: Batch, given: F32 | None, keep: Callable[[F32], F32]) -> F32:
         self._candidates.forget()
