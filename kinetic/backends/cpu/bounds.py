@@ -1,5 +1,5 @@
 """Upper bounds of rows of logits from the upper halves of Q8_0 integers, and the copy of a matrix that they are read
-from. docs/adr/0011 proves them.
+from. docs/adr/0013 proves them.
 
 A group of the copy, 16 rows of as many blocks:
 

@@ -1,7 +1,7 @@
 """The output layer where only the best logits are wanted, in Numba. Imported only by the build process.
 
 Two instructions with a barrier between them: ``output`` finds what each group of 16 rows can reach at most, ``exact``
-computes the groups that can still hold one of the best. docs/adr/0011 proves that none is missed.
+computes the groups that can still hold one of the best. docs/adr/0013 proves that none is missed.
 """
 
 from __future__ import annotations

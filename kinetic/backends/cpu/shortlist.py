@@ -1,5 +1,5 @@
 """The output layer where only the best logits are wanted: bounds of all rows from a small copy of the matrix, and exact
-logits of those that can still win. docs/adr/0011 has the proof, docs/PERFORMANCE.md what it brings.
+logits of those that can still win. docs/adr/0013 has the proof, docs/PERFORMANCE.md what it brings.
 """
 
 from __future__ import annotations
