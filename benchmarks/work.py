@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from kinetic.backends.base import BLOCK, Attention, Weight
 from kinetic.backends.cpu.functions import RECORD
-from kinetic.backends.cpu.graph import OUTPUT_ROWS, Node
 from kinetic.backends.cpu.layout import GROUP, group_bytes
 from kinetic.backends.cpu.memory import round_up
+from kinetic.backends.graph import OUTPUT_ROWS, Node
 from kinetic.formats import by_type
 
 HALF, SINGLE = 2, 4
@@ -36,7 +36,7 @@ def products_of(path: Path) -> list[Product]:
     """All of a model file's forward pass."""
     from kinetic import models
     from kinetic.backends.control_word import default_rounding
-    from kinetic.backends.cpu.program import trace
+    from kinetic.backends.graph import trace
     from kinetic.loader import open_model_file
 
     with open_model_file(path, check="none") as file, default_rounding():

@@ -169,6 +169,10 @@ def _rank(name: str, tensor: str, a: Weight, b: Weight, weights: Mapping[str, We
         what = "experts" if len(base.shape) > 2 else "vectors"
         message = f"{name} adapts '{tensor}', and this build does not adapt {what}: use an adapter without it"
         raise _refuse(message, "UNSUPPORTED_ADAPTER")
+    for factor in (f"{tensor.removesuffix('.weight')}.scale", *(["output.scale"] if tensor == TABLE else ())):
+        if factor in weights and weights[factor].shape == (1,):  # what an adapter adds would be multiplied by it too
+            message = f"{name} adapts '{tensor}', whose product this model multiplies by '{factor}'"
+            raise _refuse(f"{message}: this build does not adapt such tensors", "UNSUPPORTED_ADAPTER")
     for side in (a, b):
         by_type(side.ggml_type, side.name)
     rows, width = base.shape

@@ -107,6 +107,13 @@ class Sampler:
         s = self.settings
         return (2, math.inf) if s.temperature == 0 else (s.top_k, _floor(s))
 
+    @property
+    def best(self) -> int:
+        """How many of the largest logits say all that ``draw`` says; 0: it may need any of them."""
+        s = self.settings
+        penalises = s.repeat_last_n != 0 and (s.repeat_penalty, s.frequency_penalty, s.presence_penalty) != (1, 0, 0)
+        return 2 if s.temperature == 0 and not (s.logit_bias or penalises or s.dry_multiplier) else 0
+
     def _is_xtc_due(self, position: int) -> bool:
         """With the probability asked for: random bits below it, as an exact share of 2^64."""
         s = self.settings

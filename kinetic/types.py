@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 PROFILE = "kinetic-1-draft.1"
 """Name of the arithmetic (docs/NUMERICS.md). A receipt can be rerun only under its own profile."""
 
-SPEED_UPS = ("drafts", "warm")
+SPEED_UPS = ("drafts", "warm", "shortlist")
 """What saves time, is on unless it is turned off by its name, and changes no bit."""
 
 
@@ -95,7 +95,6 @@ class Batch:
     have been computed earlier. ``outputs`` are the row indices whose logits are wanted, ascending.
     For a mean and for attention that is not causal a batch must have the whole of each of its
     sequences, from position 0 on, its rows side by side.
-
 
     ``also[i]``, where there is any, are further sequences of which row i is a part: branches of a tree
     whose stem is computed once.

@@ -46,14 +46,14 @@ def encode(value: Value) -> bytes:
     return cbor2.dumps(value, canonical=True)
 
 
-def decode(data: bytes) -> Value:
-    """Read deterministic CBOR; raises Malformed or LimitExceeded.
+def decode(data: bytes, limit: int = limits.MAX_FILE_BYTES) -> Value:
+    """Read deterministic CBOR of at most ``limit`` bytes; raises Malformed or LimitExceeded.
 
     Three nets, because each alone lets something through: a scan of the heads
     before anything is built, exact types afterwards, and re-encoding, which
     finds key order and trailing bytes.
     """
-    _require_size(data)
+    _require_size(data, limit)
     _scan_cbor(data)
     try:
         value = cbor2.loads(data, allow_indefinite=False, allow_duplicate_keys=False, max_depth=limits.MAX_DEPTH + 1)
@@ -100,9 +100,9 @@ def show(text: object, length: int = 40) -> str:
     return quoted if len(quoted) <= length else quoted[: length - 3] + "..."
 
 
-def _require_size(data: bytes) -> None:
-    if len(data) > limits.MAX_FILE_BYTES:
-        raise LimitExceeded(f"the file is larger than {limits.MAX_FILE_BYTES:,} bytes", name="FILE_TOO_LARGE")
+def _require_size(data: bytes, limit: int = limits.MAX_FILE_BYTES) -> None:
+    if len(data) > limit:
+        raise LimitExceeded(f"the file is larger than {limit:,} bytes", name="FILE_TOO_LARGE")
 
 
 def _require_text_keys(table: dict[object, object]) -> None:

@@ -283,10 +283,10 @@ def default_state(names: Iterable[str], *arguments: object) -> Path | None:
 
 def _engine_id(device: str) -> str:
     """Which code computes, without a model. Raises UsageError for a device that isn't there."""
-    from kinetic.api.opening import BACKENDS
+    from kinetic.api.opening import choose_device
     from kinetic.backends import open_backend
 
-    return open_backend(BACKENDS.get(device, device)).engine_id
+    return open_backend(choose_device(device, None)).engine_id
 
 
 def _is_other(path: str, data: bytes) -> bool:

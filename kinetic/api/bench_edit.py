@@ -18,53 +18,28 @@ from kinetic.api.model import Model
 
 FORM = "kinetic bench edit 1"
 
-COUNTRIES = (
-    "Austria Belgium Chile Denmark Egypt Finland Ghana Hungary India Japan Kenya Latvia Mexico Norway Oman Peru Qatar"
-    " Rwanda Spain Turkey"
-).split()
-
 
 def file_of_60_lines() -> str:
     """A program that nobody has written before."""
-    lines = [
-        '"""Parcels by country: what sending one costs, and how long it takes."""',
-        "",
-        'CURRENCY = "EUR"',
-        "",
-        "PRICES = {",
-    ]
-    lines += [f'    "{name}": ({3 * n + 4}.{n % 10}0, {n % 7 + 1}),' for n, name in enumerate(COUNTRIES)]
-    lines += ["}", "", ""]
-    for name, what, index in (("price", "euros", 0), ("days", "working days", 1)):
-        lines += [
-            f"def {name}_of(country):",
-            f'    """What a parcel to this country takes, in {what}."""',
-            "    if country not in PRICES:",
-            '        raise ValueError(f"no parcels are sent to {country}")',
-            f"    return PRICES[country][{index}]",
-            "",
-            "",
-        ]
-    lines += [
-        "def total(parcels):",
-        '    """The sum of the prices of several parcels."""',
-        "    amount = 0.0",
-        "    for country, count in parcels:",
-        "        amount += count * price_of(country)",
-        "    return round(amount, 2)",
-        "",
-        "",
-        "def slowest(parcels):",
-        '    """The country whose parcel arrives last."""',
-        "    return max(parcels, key=lambda parcel: days_of(parcel[0]))[0]",
-        "",
-        "",
-        'if __name__ == "__main__":',
-        '    print(price_of("India"), CURRENCY)',
-        '    print(days_of("India"), "working days")',
-        '    order = [("Peru", 2), ("Spain", 1)]',
-        '    print(f"{total(order)} euros, {slowest(order)} is last")',
-    ]
+    lines = ['"""A shelf of boxes, each of which holds things by name."""', "", "", "class Shelf:"]
+    lines += ['    """Boxes with a limit of things."""', "", "    def __init__(self, limit):"]
+    lines += ["        self.limit = limit", "        self.boxes = {}"]
+    for name, verb, line in (
+        ("add", "Put a thing into a box.", "self.boxes.setdefault(box, []).append(thing)"),
+        ("remove", "Take a thing out of a box.", "self.boxes[box].remove(thing)"),
+        ("count", "How often a thing is in a box.", "return self.boxes[box].count(thing)"),
+        ("place", "Where in a box a thing lies.", "return self.boxes[box].index(thing)"),
+        ("move_to_front", "Take a thing to the front of its box.", "self.boxes[box].insert(0, self.take(box, thing))"),
+        ("take", "Remove a thing and return it.", "return self.boxes[box].pop(self.place(box, thing))"),
+    ):
+        lines += ["", f"    def {name}(self, box, thing):", f'        """{verb}"""']
+        lines += ["        if len(self.boxes) > self.limit:", '            raise ValueError("too many boxes")']
+        lines += [f"        {line}"]
+    lines += ["", "", "def main():", "    shelf = Shelf(limit=12)", '    shelf.add("tools", "hammer")']
+    lines += ['    shelf.add("tools", "saw")', '    shelf.add("garden", "rake")']
+    lines += ['    print(shelf.count("tools", "saw"))', '    print(shelf.place("tools", "saw"))']
+    lines += ['    shelf.move_to_front("tools", "saw")', "    print(shelf.boxes)", "", ""]
+    lines += ['if __name__ == "__main__":', "    main()"]
     return "\n".join(lines) + "\n"
 
 
@@ -75,14 +50,13 @@ class Job(NamedTuple):
 
 
 def jobs() -> list[Job]:
-    edit = (
-        f"Here is parcels.py.\n\n```python\n{file_of_60_lines()}```\n\nRepeat the whole file in a code block."
-        " Change only one line: the price for Japan becomes 30.0."
-    )
+    file = file_of_60_lines()
+    begun = "".join(file.splitlines(keepends=True)[:12])  # so that a small model sees what is wanted
+    edit = f"```python\n{file}```\n\nThe same file again, with limit=20 instead of limit=12:\n\n```python\n{begun}"
     story = "The lighthouse keeper had not spoken to anyone for eleven weeks when the boat came. On it there was"
     return [
         Job("edit", edit, {"temperature": 0.0}),
-        Job("draw", story, {"temperature": 0.8, "seed": 1, "raw": True}),
+        Job("draw", story, {"temperature": 0.8, "seed": 1}),
     ]
 
 
@@ -156,7 +130,7 @@ def _run(model: Model, job: Job, tokens: int, *, drafts: bool) -> Completion:
     kept = engine.drafter
     engine.drafter = engine.fresh_drafter() if drafts else None
     try:
-        return model.generate(job.prompt, max_tokens=tokens, **job.options)
+        return model.generate(job.prompt, raw=True, max_tokens=tokens, **job.options)
     finally:
         engine.drafter = kept
 

@@ -106,7 +106,7 @@ def _backend() -> tuple[str, int, Finding]:
 
 
 def _opencl() -> list[str]:
-    """Devices by name, where pyopencl is installed. Nothing runs on them so far."""
+    """Devices by name, in the order in which `--device opencl:N` counts them, where pyopencl is installed."""
     try:
         from kinetic.backends.gpu import opencl
     except KineticError:

@@ -22,8 +22,10 @@ from kinetic.loader import Check, LoadedFile, open_model_file
 from kinetic.models import ARCHITECTURES
 from kinetic.text import load_tokenizer
 from kinetic.text.pairs import encode_pair, rank_template
+from kinetic.types import RopeOverrides
 
 if TYPE_CHECKING:
+    from kinetic.adapters import Adapter
     from kinetic.bits import F32
     from kinetic.text.tokenizer import Tokenizer
     from kinetic.types import ModelIdentity
@@ -149,6 +151,8 @@ class Embeds:
     _loaded: LoadedFile
     _pack_cache: bool
     _plan: profiles.Plan
+    _adapters: tuple[Adapter, ...]
+    _rope: RopeOverrides
 
     @functools.cached_property
     def _embedders(self) -> dict[str, Embedder]:
@@ -185,6 +189,11 @@ class Embeds:
     def _embedder(self, pooling: str) -> Embedder:
         found = self._embedders.get(pooling)
         if found is None:
+            if self._adapters or self._rope != RopeOverrides():
+                raise UsageError(
+                    "vectors know neither adapters nor other rotary positions than the file's: open the model without",
+                    name="EMBEDS_PLAIN",
+                )
             found = self._embedders[pooling] = Embedder(
                 self._loaded,
                 pooling=pooling,

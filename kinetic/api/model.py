@@ -15,7 +15,7 @@ from kinetic import packs, sampling, store
 from kinetic.api import profiles, speed_ups
 from kinetic.api.answer import Completion, Question, Stats, Stream
 from kinetic.api.embedder import Embeds
-from kinetic.api.opening import BACKENDS, Asked, choose_kernel_folder, close_all, open_adapters, rope_overrides
+from kinetic.api.opening import Asked, choose_device, choose_kernel_folder, close_all, open_adapters, rope_overrides
 from kinetic.api.opening import open_engine as _open_engine
 from kinetic.api.opening import open_file as _open_file
 from kinetic.api.options import (
@@ -81,8 +81,7 @@ class Model(Embeds, Sessions):
         cache_disk: int | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> None:
-        if device not in BACKENDS:
-            raise UsageError(f"there is no device {device}: this build has {', '.join(BACKENDS)}", name="NO_DEVICE")
+        asked, device = device, choose_device(device, progress)
         require_count("the number of threads", threads, "one per core")
         require_count("the context size", context, "the model's own")
         self._rope = rope_overrides(rope)
@@ -104,8 +103,9 @@ class Model(Embeds, Sessions):
             keeps = pack_cache and device == "cpu" and not self._adapters  # a pack is of the model's weights alone
             cache = packs.cache_of(self._loaded, lambda: self.identity) if keeps else None
             choose_kernel_folder(progress)
-            asked = (self._adapters, self._rope, self._speed_ups)
-            self._engine = _open_engine(self._loaded, device, self._plan.threads, context, cache, progress, *asked)
+            changes = (self._adapters, self._rope, self._speed_ups, asked == "auto")
+            self._engine = _open_engine(self._loaded, device, self._plan.threads, context, cache, progress, *changes)
+            self.device = device if self._engine.identity.device_class != "cpu" else "cpu"
             self._engine.prompt_rows = self._plan.prompt_rows
             self._loaded.gguf.release_all()
         except BaseException:

@@ -11,21 +11,45 @@ from kinetic import models, store
 from kinetic.adapters import Adapter, Asked, close_all, fit, open_adapters
 from kinetic.api.describe import formats_not_built_in
 from kinetic.api.speed_ups import SpeedUps
+from kinetic.backends import known
 from kinetic.bits import round_f32
 from kinetic.engine import Engine
-from kinetic.errors import UnsupportedModel, UsageError
+from kinetic.errors import KineticError, UnsupportedModel, UsageError
 from kinetic.loader import Check, LoadedFile, open_model_file
 from kinetic.types import SPEED_UPS, PackCache, RopeOverrides
 
 if TYPE_CHECKING:
     from kinetic.backends.base import Ops, Weights
 
-__all__ = ["BACKENDS", "Adapter", "Asked", "close_all", "open_adapters", "open_engine", "open_file", "rope_overrides"]
+__all__ = [
+    "Adapter",
+    "Asked",
+    "choose_device",
+    "close_all",
+    "open_adapters",
+    "open_engine",
+    "open_file",
+    "rope_overrides",
+]
 
 NONE = SpeedUps(frozenset(SPEED_UPS))
 
-BACKENDS = {"cpu": "cpu", "reference": "reference"}
-"""Device names to backends. ``reference`` is the slow definition of every bit."""
+CLOCK = time.perf_counter
+"""What passes cost is measured with; nothing else knows of it."""
+
+DEVICES = ("auto", "cpu", "reference", "opencl[:N]", "cuda[:N]")
+
+
+def choose_device(device: str, progress: Callable[[str], None] | None) -> str:
+    """The backend of this name. 'auto' is CUDA, else an OpenCL GPU, else the CPU, with a line to ``progress`` for each
+    that is passed over. Raises UsageError for a name that means nothing."""
+    if device == "auto":
+        from kinetic.backends.gpu import choose
+
+        return choose.best(progress)
+    if not known(device):
+        raise UsageError(f"there is no device {device}: this build has {', '.join(DEVICES)}", name="NO_DEVICE")
+    return device
 
 
 def open_file(model: str | os.PathLike[str], check: Check, progress: Callable[[str], None] | None) -> LoadedFile:
@@ -51,31 +75,44 @@ def open_engine(
     adapters: Iterable[Adapter] = (),
     rope: RopeOverrides | None = None,
     wanted: SpeedUps = NONE,
+    fall_back: bool = False,
     weights: Weights | None = None,
     watch: Callable[[Ops], Ops] | None = None,
 ) -> Engine:
-    """The engine of an open file. ``weights`` are the file's unless others are given."""
+    """The engine of an open file. ``weights`` are the file's unless others are given. With ``fall_back`` a model that
+    ``device`` has no kernels or no memory for runs on the CPU, and ``progress`` is told why."""
     gguf, weights = loaded.gguf, loaded.weights if weights is None else weights
     # Of an unknown architecture the engine complains itself, and that counts more.
     if gguf.metadata.get("general.architecture") in models.ARCHITECTURES:
         for reason in formats_not_built_in(gguf):
             raise UnsupportedModel(reason, name="UNSUPPORTED_WEIGHT_TYPE")
-    options: dict[str, Any] = {"backend": BACKENDS.get(device, device), "threads": threads, "progress": progress}
-    options["clock"] = time.perf_counter
     adapters = tuple(adapters)
+    fitted = fit(adapters, gguf, weights)
     is_plain = weights is loaded.weights and watch is None  # else it isn't that file's states that would be kept
-    prefixes = wanted.prefix_cache(loaded, adapters, rope) if is_plain else None
-    draft = wanted.open_draft(loaded, **options)
+
+    def open_on(backend: str) -> Engine:
+        options: dict[str, Any] = {"backend": backend, "threads": threads, "progress": progress, "clock": CLOCK}
+        prefixes = wanted.prefix_cache(loaded, adapters, rope) if is_plain else None
+        draft = wanted.open_draft(loaded, **options)
+        try:
+            return Engine(
+                models.asked(gguf, rope) if rope else gguf, weights, context=context, packs=cache, watch=watch,
+                adapters=fitted, off=wanted.off, draft=draft, prefixes=prefixes,
+                warm_bytes=wanted.cache_ram, **options,
+            )  # fmt: skip
+        except BaseException:
+            if isinstance(draft, Engine):
+                draft.close()
+            raise
+
     try:
-        engine = Engine(
-            models.asked(gguf, rope) if rope else gguf, weights, context=context, packs=cache, watch=watch,
-            adapters=fit(adapters, gguf, weights), off=wanted.off, draft=draft, prefixes=prefixes,
-            warm_bytes=wanted.cache_ram, **options,
-        )  # fmt: skip
-    except BaseException:
-        if draft:
-            draft.close()
-        raise
+        engine = open_on(device)
+    except KineticError as reason:
+        if not fall_back or device == "cpu" or reason.name not in ("NO_DEVICE_KERNEL", "OutOfMemory"):
+            raise
+        if progress:
+            progress(f"{device} is passed over: {reason}")
+        engine = open_on("cpu")
     wanted.prepare(engine, loaded)
     return engine
 

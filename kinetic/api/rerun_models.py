@@ -76,6 +76,11 @@ class Models:
         with self._turned_to(setup_of(record)):
             self._find_same(record)
 
+    def files(self, record: Record) -> tuple[LoadedFile, ModelIdentity, list[Adapter]]:
+        """The same: its file and its adapters, which stay open until another receipt's are asked for."""
+        with self._turned_to(setup_of(record)):
+            return self._find_same(record)
+
     @contextlib.contextmanager
     def _turned_to(self, setup: Setup) -> Iterator[None]:
         """This model is the one in question; a refusal in here is remembered."""

@@ -21,6 +21,8 @@ from kinetic.engine.drafts import RowCosts
 from kinetic.engine.engine import WARM_BYTES
 from kinetic.errors import UsageError
 from kinetic.loader import LoadedFile, open_model_file
+from kinetic.models import DRAFTERS, build_drafter
+from kinetic.models.family import HiddenDrafter
 from kinetic.types import SPEED_UPS, PrefixCache, RopeOverrides
 
 MOST_DRAFTS = 63
@@ -45,13 +47,18 @@ class SpeedUps:
     _draft_file: LoadedFile | None = field(default=None, repr=False)
     _costs_file: Path | None = field(default=None, repr=False)
 
-    def open_draft(self, loaded: LoadedFile, **options: Any) -> Engine | None:
-        """The draft model's engine, if one is wanted. Raises UsageError unless its vocabulary is the model's."""
+    def open_draft(self, loaded: LoadedFile, **options: Any) -> Engine | HiddenDrafter | None:
+        """The draft model's engine, if one is wanted, or what reads the model's hidden rows. Raises UsageError unless
+        its vocabulary is the model's."""
         if self.draft_model is None or "drafts" in self.off:
             return None
         self._draft_file = draft = open_model_file(store.resolve(self.draft_model))
         try:
-            _require_same_vocabulary(loaded, draft)
+            is_reader = draft.gguf.metadata.get("general.architecture") in DRAFTERS
+            if not is_reader or "tokenizer.ggml.tokens" in draft.gguf.metadata:
+                _require_same_vocabulary(loaded, draft)
+            if is_reader:
+                return build_drafter(draft.gguf, draft.weights, loaded.weights)
             return Engine(draft.gguf, draft.weights, off=SPEED_UPS, **options)
         except BaseException:
             draft.close()

@@ -29,7 +29,7 @@ from ktc import errors
 from ktc.errors import KtcError, Unverifiable
 from receipts import checks, encode, identity, sign
 from receipts import verify as rules
-from receipts.report.rows import Row
+from receipts.report.rows import Row, Timing
 from receipts.schema import Record
 
 if TYPE_CHECKING:
@@ -83,6 +83,8 @@ class Checker:
         """When signatures are judged, all of them, in seconds since 1970."""
         self._challenge = None if challenge is None else _parse_challenge(challenge)
         self.device, self.method, self.trail, self._on_rerun = device, method, trail, on_rerun
+        self.timing: Timing | None = None
+        """Of the last rerun; None if it came to none."""
         self._models = Models(model, adapters, device, threads, pack_cache, on_hash, progress)
 
     def verify(self, receipt: str | os.PathLike[str] | bytes) -> rules.Verdict:
@@ -110,6 +112,7 @@ class Checker:
 
     def rerun_record(self, record: Record) -> rules.Verdict:
         """The verdict of the rerun alone (steps 10 to 14)."""
+        self.timing = None
         try:
             return self._rerun(record)
         except KtcError as error:
@@ -118,9 +121,12 @@ class Checker:
     def _rerun(self, record: Record) -> rules.Verdict:
         opened, _ = rules.open_withheld(record, self._opening)
         rules.require_judgeable(opened, PROFILE, FEATURES)  # costs less than hashing a model
+        started = time.perf_counter()
         model, identity = self._models.get(record)
-        replayer = _Replayer(model, identity, self._on_rerun)
+        replayer, opened_at = _Replayer(model, identity, self._on_rerun), time.perf_counter()
         verdict = rules.verify(record, replayer, opening=self._opening, method=self.method, trail=self.trail)
+        seconds, count = time.perf_counter() - opened_at, len(verdict.trail) or verdict.checked
+        self.timing = Timing(opened_at - started, seconds, count / seconds if seconds else 0.0)
         self._models.require_unchanged()
         return verdict
 
@@ -151,7 +157,8 @@ def check_file(checker: Checker, file: str) -> Row:
     except KtcError as error:
         return Row(file, rules.verdict_of(error), seconds=time.perf_counter() - started)
     verdict = checker.rerun(examined)
-    return row_of(file, examined.record, verdict)._replace(seconds=time.perf_counter() - started)
+    row = row_of(file, examined.record, verdict)
+    return row._replace(seconds=time.perf_counter() - started, timing=checker.timing)
 
 
 def row_of(file: str, record: Record, verdict: rules.Verdict) -> Row:

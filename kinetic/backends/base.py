@@ -75,7 +75,8 @@ class Attention:
     that of a query and a key head; 0: it is. With ``softcap`` scores are capped as by ``Ops.softcap``.
 
     Not ``causal``, a row also sees the keys behind its own: all of its sequence, or with a ``window`` those at most
-    ``window // 2`` positions away to either side. All rows of a sequence must then be in one batch (``Batch``).
+    ``window // 2`` positions away to either side. All rows of a sequence must then be in one batch (``Batch``); a model
+    that is given rows beside its tokens may go on behind them, and those of the next batch see both.
     """
 
     layer: int
@@ -327,9 +328,11 @@ class Program(Protocol):
 
     vocab_size: int
 
-    def run(self, batch: Batch, given: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+    def run(self, batch: Batch, given: NDArray[np.float32] | None = None, best: int = 0) -> NDArray[np.float32]:
         """One forward pass: logits float32 [len(batch.outputs), V]. Reads and extends the sequences' state.
 
+        With ``best`` not 0 only the so many largest logits of each row are wanted, equal ones by id: any other may be
+        -inf instead. A NaN or +inf among the logits is never hidden so.
         ``given`` float32 [T, width] are the rows that a model asks for beside its tokens (``Ops.given``).
         Position 0 starts a sequence anew. With recurrent states any other row must stand right behind the last
         position of its sequence; raises KineticError otherwise, before anything is computed.
@@ -380,7 +383,7 @@ class Program(Protocol):
     can_branch: bool
     """Whether ``fork`` and ``take_over`` are possible: not with recurrent states."""
 
-    def rows(self, batch: Batch, choice: tuple[int, float] | None = None) -> NDArray[np.float32]:
+    def rows(self, batch: Batch, choice: tuple[int, float] | None = None, best: int = 0) -> NDArray[np.float32]:
         """As ``run``, in memory that the next pass may overwrite. ``candidates`` will be asked of each row, most likely
         with (k, floor) ``choice``."""
 

@@ -12,7 +12,7 @@ import numpy as np
 from kinetic.types import PROFILE
 
 FOLDERS = ("backends", "backends/reference", "layers", "models", "formats", "engine", "samplers")
-FILES = ("bits.py", "rng.py", "lanes.py", "sampling.py")
+FILES = ("adapters.py", "bits.py", "rng.py", "lanes.py", "sampling.py")
 
 
 @lru_cache(maxsize=8)

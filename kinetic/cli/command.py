@@ -39,6 +39,7 @@ from kinetic.cli import (
     run,
     sign,
     tokenize,
+    trace,
     unpack,
     verify,
     verify_receipt,
@@ -49,7 +50,7 @@ from kinetic.errors import BROKEN_PIPE, INTERRUPTED, TERMINATED, FileProblem, Ki
 DESCRIPTION = "Run language models so that the same question gets the same answer, and prove it later with a receipt."
 
 COMMANDS = (
-    *(run, verify_receipt, receipt, audit, keygen),
+    *(run, verify_receipt, receipt, audit, trace, keygen),
     *(pack, unpack, verify, sign, repair, export, quantize),
     *(embed, rerank),
     *(info, render, tokenize, pull, models, rm, cache),

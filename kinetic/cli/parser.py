@@ -23,6 +23,12 @@ def add_pack_cache(group: Any) -> None:
     group.add_argument("--no-pack-cache", dest="pack_cache", action="store_false", help=NO_PACK_CACHE)
 
 
+def add_device(group: Any) -> None:
+    """``--device``, of the commands that answer and that check answers."""
+    meaning = "cpu, opencl[:N], cuda[:N], auto, or reference (slow, defines every bit)"
+    group.add_argument("--device", default="cpu", metavar="NAME", help=meaning)
+
+
 class Formatter(argparse.RawDescriptionHelpFormatter):
     """Writes ``-p, --prompt TEXT`` as Python 3.13 does, so that help is the same text under every version."""
 

@@ -7,7 +7,7 @@ from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kinetic.cli.parser import Parser, add_pack_cache
+from kinetic.cli.parser import Parser, add_device, add_pack_cache
 from kinetic.cli.progress import news
 from kinetic.cli.run_receipt import is_precious
 from kinetic.errors import FileProblem, UsageError
@@ -42,7 +42,7 @@ def add_machine(parser: Parser) -> None:
         "--method", choices=("replay", "decode"), default="replay", metavar="M",
         help="replay (reads the answer in batches), or decode (token by token: slow, the same verdict)",
     )  # fmt: skip
-    group.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or reference (slow, defines every bit)")
+    add_device(group)
     group.add_argument("-t", "--threads", type=int, default=0, metavar="N", help="threads; 0 is one per core")
     add_pack_cache(group)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kinetic.cli.model_options import add_changes
-from kinetic.cli.parser import Parser, add_pack_cache
+from kinetic.cli.parser import Parser, add_device, add_pack_cache
 from kinetic.cli.report_options import as_argument
 from kinetic.errors import FileProblem, UsageError
 from kinetic.types import SPEED_UPS, Sampling
@@ -79,7 +79,7 @@ def _add_limits(parser: Parser) -> None:
                        help="end the answer before this text (repeatable)")  # fmt: skip
     group.add_argument("-c", "--ctx-size", type=int, default=0, metavar="N", help="context size; 0 is the model's")
     group.add_argument("-t", "--threads", type=int, default=0, metavar="N", help="threads; 0 is one per core")
-    group.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or reference (slow, defines every bit)")
+    add_device(group)
     group.add_argument("--check", choices=("lazy", "full", "none"), default="lazy", metavar="WHEN",
                        help="a bundle's bytes: lazy (when first used), full (beforehand), none")  # fmt: skip
     add_pack_cache(group)
@@ -93,7 +93,7 @@ def _add_limits(parser: Parser) -> None:
     group.add_argument("--cache-disk", type=_size, metavar="SIZE",
                        help="the same on disk, for later starts (default 2G; KINETIC_PREFIX_CACHE)")  # fmt: skip
     group.add_argument("-md", "--model-draft", metavar="MODEL",
-                       help="a smaller model with the same vocabulary that guesses too")  # fmt: skip
+                       help="a smaller model that guesses too, or an eagle3 or dflash file")  # fmt: skip
 
 
 def _size(text: str) -> int:

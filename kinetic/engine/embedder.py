@@ -51,7 +51,8 @@ class EmbeddingEngine:
         self.context, self.vocab_size = family.context_length, family.vocab_size
         device = open_backend(backend, threads=threads)
         self.identity = EngineIdentity(device.engine_id, device.device_class, device.device_name, device.threads)
-        self._program = device.load(_forward(family, self.pooling, self._row), family.attention, progress, packs)
+        forward = _forward(family, self.pooling, self._row)
+        self._program = device.load(forward, family.attention, progress, packs, family.states)
 
     def vectors(self, sequences: Sequence[Sequence[int]]) -> Iterator[F32]:
         """Of each sequence in turn float32 [1, width], or [tokens, width] without pooling.

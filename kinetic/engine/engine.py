@@ -13,6 +13,8 @@ from kinetic.backends import open_backend
 from kinetic.bits import F32
 from kinetic.engine.drafts import Drafter, ModelSource, NgramSource, RowCosts
 from kinetic.engine.passes import Passes
+from kinetic.engine.seeing import Seeing, hidden_drafter
+from kinetic.engine.token_sequence import TokenSequence
 from kinetic.engine.warm import DiskStore, Warm
 from kinetic.errors import ContextOverflow, UnsupportedModel, UsageError
 from kinetic.layers.adapted import Lora, adapted
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from kinetic.backends.base import Ops, Program, Weights
     from kinetic.engine.drafts import Source
     from kinetic.gguf import Gguf
+    from kinetic.models.family import HiddenDrafter
 
 PROMPT_ROWS = 512
 """Rows of one pass over a prompt. Any number gives the same bits; this one keeps a pass short enough to interrupt."""
@@ -74,7 +77,7 @@ class Engine:
         watch: Callable[[Ops], Ops] | None = None,
         adapters: Sequence[Lora] = (),
         off: Collection[str] = (),
-        draft: Engine | None = None,
+        draft: Engine | HiddenDrafter | None = None,
         clock: Callable[[], float] | None = None,
         prefixes: PrefixCache | None = None,
         warm_bytes: int = WARM_BYTES,
@@ -86,31 +89,37 @@ class Engine:
         ``adapters`` are fitted to this model (kinetic.adapters); with them there are no ``packs``, which hold the
         model's weights alone.
         ``off`` names speed-ups to do without (``types.SPEED_UPS``), ``draft`` is a smaller model with the same
-        vocabulary that guesses ahead, and closed with this one, ``clock`` tells in seconds what passes cost.
+        vocabulary that guesses ahead, and closed with this one, or a drafter that reads the hidden rows of this model;
+        without one, that is the model's own layer for one token more. ``clock`` tells in seconds what passes cost.
         ``prefixes`` is where to keep what was computed of prompts for the next start, ``warm_bytes`` what that may take
         in memory. What the operations are watched for is kept in no file.
         """
+        self._off = frozenset(off)
         self._family = models.build(gguf, weights)
         device = open_backend(backend, threads=threads)
         self.context = _context(context, self._family.context_length)
         self.vocab_size = self._family.vocab_size
         self.identity = EngineIdentity(device.engine_id, device.device_class, device.device_name, device.threads)
-        forward = self._family.forward
+        family = self._family
+        is_wanted = "drafts" not in off and not watch
+        small, forward = hidden_drafter(family, draft) if is_wanted else (None, family.forward)
         if adapters:
             forward, packs = adapted(forward, adapters, weights), None
         watched = (lambda ops: forward(watch(ops))) if watch else forward
-        family = self._family
         self._loaded = (
             None if family.embedding.only else device.load(watched, family.attention, progress, packs, family.states)
         )
-        self._warm = None
-        if self._loaded is not None and "warm" not in off:
-            facts = (self.identity.engine_id, repr(family.attention), repr(family.states))
-            disk = DiskStore(prefixes, self._loaded, facts) if prefixes and not watch else None
-            self._warm = Warm(self._loaded, warm_bytes, disk)
-        self._draft, self._clock = draft, clock
+        self._seeing = Seeing(device, self._program, small, progress) if small else None
+        self._warm = None if "warm" in off else self._make_warm(None if watch else prefixes, warm_bytes)
+        self._draft, self._clock = draft if isinstance(draft, Engine) else None, clock
         self._costs = RowCosts()
         self.drafter = None if self._loaded is None or "drafts" in off else self.fresh_drafter()
+
+    def _make_warm(self, prefixes: PrefixCache | None, memory: int) -> Warm | None:
+        if self._loaded is None:
+            return None
+        facts = (self.identity.engine_id, repr(self._family.attention), repr(self._family.states))
+        return Warm(self._loaded, memory, DiskStore(prefixes, self._loaded, facts) if prefixes else None)
 
     @property
     def _program(self) -> Program:
@@ -134,6 +143,8 @@ class Engine:
                     name="OTHER_VOCABULARY",
                 )
             sources.append(ModelSource(self._draft._program, self._draft.context, self._clock))
+        if self._seeing:
+            sources.append(self._seeing.source(self._clock))
         return Drafter(sources, self._costs, can_branch=self._program.can_branch)
 
     # ---- asking
@@ -152,12 +163,14 @@ class Engine:
         """
         sampler = self._sampler(request)
         history = list(request.prompt)
-        row = self._prompt(history, should_stop, on_prompt)
-        limit = self.context - len(history)
-        limit = limit if request.max_tokens < 0 else min(limit, request.max_tokens)
+        best = 0 if digest or "shortlist" in self._off else sampler.best
         if self.drafter:
             self.drafter.begin(history)
-        passes = Passes(self._program, self.drafter, len(history), sampler.choice, self._clock)
+        row = self._prompt(history, should_stop, on_prompt, best)
+        limit = self.context - len(history)
+        limit = limit if request.max_tokens < 0 else min(limit, request.max_tokens)
+        look = self._seeing.rows if self._seeing else None
+        passes = Passes(self._program, self.drafter, len(history), sampler.choice, self._clock, look, best)
         try:
             while row is not None and limit > 0:
                 step = self._step(sampler, row, history, digest)
@@ -234,6 +247,11 @@ class Engine:
             piece = tokens[start : start + rows]
             yield self._logits(piece, start, tuple(range(min(max(first - start, 0), len(piece)), len(piece))))
 
+    def sequence(self) -> TokenSequence:
+        """A fresh sequence of tokens, to go forth and back in; answers and other passes end it."""
+        self._begin_anew()
+        return TokenSequence(self._program)
+
     def taps(self) -> dict[str, F32]:
         """What was tapped in the last pass, by name: see ``backends.base.Ops.tap``."""
         return self._program.taps()
@@ -243,6 +261,8 @@ class Engine:
             self._warm.close()
         if self._loaded is not None:
             self._loaded.close()
+        if self._seeing:
+            self._seeing.close()
         if self._draft:
             self._draft.close()
 
@@ -275,10 +295,12 @@ class Engine:
         tokens: Sequence[int],
         should_stop: Callable[[], bool] | None,
         on_prompt: Progress | None,
+        best: int = 0,
         *,
         ahead: bool = False,
     ) -> F32 | None:
-        """Logits float32 [V] after the prompt; None if stopped on the way, or if it is only computed ahead."""
+        """Logits float32 [V] after the prompt, the ``best`` ones at least; None if stopped on the way, or if it is only
+        computed ahead."""
         at_once = self.prompt_rows or PROMPT_ROWS
         total, row = len(tokens), None
         if self._warm:
@@ -291,14 +313,17 @@ class Engine:
         for end in ends:
             if start > first and should_stop and should_stop():
                 return None
-            rows = self._logits(tokens[start:end], start, (end - start - 1,) if end == total and not ahead else ())
+            outputs = (end - start - 1,) if end == total and not ahead else ()
+            rows = self._logits(tokens[start:end], start, outputs, best)
+            if self._seeing and self.drafter and self.drafter.sees:
+                self.drafter.see(start, tokens[start:end], self._seeing.rows())
             start, row = end, rows[0] if len(rows) else None
             if on_prompt:
                 on_prompt(end, total)
         return row
 
-    def _logits(self, tokens: Sequence[int], start: int, outputs: tuple[int, ...]) -> F32:
-        return self._program.run(_batch(tokens, start, outputs))
+    def _logits(self, tokens: Sequence[int], start: int, outputs: tuple[int, ...], best: int = 0) -> F32:
+        return self._program.run(_batch(tokens, start, outputs), best=best)
 
     def _step(self, sampler: Sampler, row: F32, history: Sequence[int], digest: Digest | None) -> Step:
         draw = sampler.draw(row, history, self._program.candidates, self._program.exp)

@@ -10,11 +10,17 @@ from kinetic.engine.drafts import EMPTY, Drafter
 from kinetic.engine.drafts.tree import ROOT
 from kinetic.types import Batch
 
+MOST_AGAIN = 16
+"""Rows of certain tokens that a pass with guesses may have to compute again. Recurrent states go back to a mark after a
+wrong guess, and a new mark can't be made before a pass without one: else ever more would be computed again."""
+
 
 class Passes:
     """The decoding of one completion whose prompt sequence 0 holds. Branches of a tree are sequences -1, -2 ...
 
-    ``drafter`` None guesses nothing. ``clock`` in seconds, if there is one, tells what passes cost.
+    ``drafter`` None guesses nothing. ``clock`` in seconds, if there is one, tells what passes cost. ``choice`` and
+    ``best`` are as ``Program.rows`` takes them. ``hidden`` gives the rows [T, width] of the last pass that the drafter
+    is to see.
     """
 
     def __init__(
@@ -24,12 +30,17 @@ class Passes:
         there: int,
         choice: tuple[int, float],
         clock: Callable[[], float] | None = None,
+        hidden: Callable[[], F32] | None = None,
+        best: int = 0,
     ) -> None:
         self._program, self._drafter, self._choice, self._clock = program, drafter, choice, clock
+        self._best = best
         self._there = there
         """Positions of sequence 0 that are computed and certain."""
         self._tree, self._at = EMPTY, ROOT
         self._first = 0
+        self._look = hidden if drafter and drafter.sees else None
+        self._hidden: F32 | None = None
         self._rows: F32 | None = None
 
     def row(self, history: Sequence[int], longest: int) -> F32:
@@ -56,15 +67,29 @@ class Passes:
         for other in range(1, self._tree.count):
             if other != branch:
                 self._program.truncate(-other, 0)
+        self._show(history[: self._first + accepted])
         self._there = self._program.truncate(0, self._first + accepted)
         if self._drafter:
             self._drafter.settle(history, self._tree, accepted)
         self._tree, self._at, self._rows = EMPTY, ROOT, None
 
+    def _show(self, certain: Sequence[int]) -> None:
+        """What the drafter may see of the pass: rows of tokens that are certain now."""
+        if self._drafter is None or self._hidden is None:
+            return
+        way, row = [], self._at
+        while row != ROOT:
+            way.append(self._first - self._there + row)
+            row = self._tree.parents[row]
+        rows = [*range(self._first - self._there), *reversed(way)]
+        self._drafter.see(self._there, certain[self._there :], self._hidden[rows])
+
     def _pass(self, history: Sequence[int], longest: int) -> F32:
         """Rows of the last token of ``history`` and of the guesses; what is no longer computed comes before them."""
-        tree = self._drafter.propose(history, longest) if self._drafter else EMPTY
-        there, end, guesses = self._there, len(history), len(tree.tokens)
+        there, end = self._there, len(history)
+        drafter = self._drafter if end - there <= MOST_AGAIN else None
+        tree = drafter.propose(history, longest) if drafter else EMPTY
+        guesses = len(tree.tokens)
         for branch in range(1, tree.count):
             self._program.fork(0, -branch, there)
         pending = end - there
@@ -80,7 +105,13 @@ class Passes:
         if guesses:
             self._program.mark(0)  # for what may be taken back
         begun = self._clock() if self._clock else 0.0
-        rows = self._program.rows(batch, self._choice)
+        try:
+            rows = self._program.rows(batch, self._choice, self._best)
+        except BaseException:  # broken off: nobody else knows of the branches
+            for branch in range(1, tree.count):
+                self._program.truncate(-branch, 0)
+            raise
         if self._clock and self._drafter and pending == 1:
             self._drafter.costs.note(1 + guesses, self._clock() - begun)
+        self._hidden = self._look() if self._look else None
         return rows

@@ -6,7 +6,7 @@ back from ``Engine.taps()`` after each pass; a model built without them has the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 from kinetic.backends.base import Array, Experts, Ops, Weight
@@ -21,6 +21,32 @@ class Changed:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ops, name)
+
+
+class LayerInputs:
+    """Taps what goes into ``layers``, numbered from 0: that which the norm before their attention reads."""
+
+    def __init__(self, layers: Sequence[int]) -> None:
+        self.names = [f"input of layer {number}" for number in layers]
+        """Of the taps, in that order."""
+        self.seen: set[str] = set()
+        """Those that a model has had."""
+        self.tap_of = {f"blk.{number}.attn_norm.weight": name for number, name in zip(layers, self.names, strict=True)}
+
+    def __call__(self, ops: Ops) -> Ops:
+        return cast(Ops, _LayerTaps(ops, self))
+
+
+class _LayerTaps(Changed):
+    def __init__(self, ops: Ops, inputs: LayerInputs) -> None:
+        super().__init__(ops)
+        self._inputs = inputs
+
+    def rms_norm(self, x: Array, weight: Weight, eps: float) -> Array:
+        if name := self._inputs.tap_of.get(weight.name):
+            self._inputs.seen.add(name)
+            x = self._ops.tap(x, name)
+        return self._ops.rms_norm(x, weight, eps)
 
 
 class Seen(NamedTuple):

@@ -15,9 +15,9 @@ from kinetic.types import RopeOverrides
 if TYPE_CHECKING:
     from kinetic.backends.base import Weights
     from kinetic.gguf import Gguf
-    from kinetic.models.family import Family
+    from kinetic.models.family import Family, HiddenDrafter
 
-__all__ = ["ARCHITECTURES", "MAX_CONTEXT", "asked", "build", "require_model"]
+__all__ = ["ARCHITECTURES", "DRAFTERS", "MAX_CONTEXT", "asked", "build", "build_drafter", "require_model"]
 
 ARCHITECTURES = (
     "bert",
@@ -49,6 +49,9 @@ ARCHITECTURES = (
     "smollm3",
 )
 
+DRAFTERS = ("dflash", "eagle3")
+"""Those that guess for another model: see ``build_drafter``."""
+
 EMBEDDING_ARCHITECTURES = ("bert", "gemma-embedding", "nomic-bert")
 """Those that make vectors of texts and write none."""
 
@@ -65,6 +68,9 @@ def require_model(gguf: Gguf) -> None:
     if gguf.metadata.get("general.type") == "adapter":
         message = "this file is an adapter: name the model that it was made for, and give the adapter with --lora"
         raise UnsupportedModel(message, name="IS_ADAPTER")
+    if gguf.metadata.get("general.architecture") in DRAFTERS:
+        message = "this file guesses for another model: name that one, and give this file with -md"
+        raise UnsupportedModel(message, name="IS_DRAFTER")
 
 
 def build(gguf: Gguf, weights: Weights) -> Family:
@@ -88,3 +94,12 @@ def build(gguf: Gguf, weights: Weights) -> Family:
             name="NO_ROPE",
         )
     return replace(family, embedding=embedding)
+
+
+def build_drafter(gguf: Gguf, weights: Weights, target: Weights) -> HiddenDrafter:
+    """The drafter of ``gguf``, one of ``DRAFTERS``, for a model with the weights ``target``, of which it uses those
+    that it lacks. Checks shapes before anything runs."""
+    with default_rounding():
+        module = importlib.import_module(f"kinetic.models.{gguf.get('general.architecture', 'str')}")
+        drafter: HiddenDrafter = module.build(gguf, weights, target)
+    return drafter

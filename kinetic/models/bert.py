@@ -21,8 +21,8 @@ BIASES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_up", "ffn_down")
 
 def build(gguf: Gguf, weights: Weights) -> Family:
     dense = read_dense(gguf, "bert", eps=EPS)
-    kv = dense.kv_heads * dense.head_dim
-    matrices = {"attn_q": (dense.width, dense.width), "attn_k": (kv, dense.width), "attn_v": (kv, dense.width)}
+    q, kv = dense.heads * dense.head_dim, dense.kv_heads * dense.head_dim
+    matrices = {"attn_q": (q, dense.width), "attn_k": (kv, dense.width), "attn_v": (kv, dense.width)}
     needed = layer_shapes(dense) | in_layers(dense, {f"{name}.weight": shape for name, shape in matrices.items()})
     needed["position_embd.weight"] = (dense.context_length, dense.width)
     allowed = table_shapes(gguf, dense) | head_shapes(gguf, dense) | biases(dense, BIASES)

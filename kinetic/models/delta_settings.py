@@ -13,6 +13,9 @@ from kinetic.models.settings import MAX_LAYERS, MAX_WIDTH, Dense
 if TYPE_CHECKING:
     from kinetic.gguf import Gguf
 
+MAX_STATE = 1024
+"""Known models have 128. What a sequence keeps grows with the square of this, and a file does not."""
+
 
 @dataclass(frozen=True)
 class DeltaSizes:
@@ -68,7 +71,7 @@ def _read_sizes(gguf: Gguf, architecture: str) -> DeltaSizes:
     sizes = DeltaSizes(
         heads=whole("time_step_rank", 1 << 16),
         key_heads=whole("group_count", 1 << 16),
-        width=whole("state_size", MAX_WIDTH),
+        width=whole("state_size", MAX_STATE),
         taps=whole("conv_kernel", 64),
     )
     if sizes.width % DELTA_COLUMNS:

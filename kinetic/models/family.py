@@ -36,6 +36,37 @@ class NextToken:
 
 
 @dataclass(frozen=True)
+class HiddenDrafter:
+    """A model that guesses what comes from the hidden rows of another one, whose weights it may share.
+
+    Its rows are tokens with ``width`` numbers beside each (``Ops.given``). What these are made of is the tap
+    ``deltanet.HIDDEN`` of the other model, or the inputs of its ``layers`` one after another; ``encode`` makes
+    [T, ``width``] of them, if it is there.
+
+    Without a ``block``, a row is token i and what was seen at token i - 1, and gives logits of token i + 1; its own
+    tap ``deltanet.HIDDEN`` stands for what will be seen at token i. It is at position i if ``begins_empty``, where row
+    0 is given zeros; else at position i - 1.
+
+    With a ``block`` of tokens, a row is either of what was seen at token i, at position i, or belongs to the block that
+    comes behind these: the last token, then as many times ``mask``, each of which gives logits of the token in its
+    place. Beside it stand zeros and [E] ones; beside a row of what was seen that and [E] zeros.
+    """
+
+    architecture: str
+    forward: Forward
+    attention: tuple[Attention, ...]
+    width: int
+    context_length: int
+    layers: tuple[int, ...] = ()
+    encode: Forward | None = None
+    begins_empty: bool = False
+    ids: tuple[int, ...] = ()
+    """The other model's tokens, by number of a logit, where it does not have them all."""
+    block: int = 0
+    mask: int = 0
+
+
+@dataclass(frozen=True)
 class Embedding:
     """How texts become vectors. ``pooling`` is one of ``pooling.POOLINGS``, as the file says it.
 
@@ -100,6 +131,8 @@ def optional(weights: Weights, shapes: Mapping[str, tuple[int, ...]]) -> dict[st
 
 def rotary(base: float, width: int, context: int, *, interleaved: bool, magnitude: float = 1.0, **scaling: Any) -> Rope:
     """A rotary embedding whose angles stay in the range where they are reduced exactly."""
+    if not (math.isfinite(base) and base > 1.0):
+        raise refuse("BAD_SETTING", f"the base of the rotary positions is {base}; it must be a number above 1")
     made = Rope(frequencies(base, width, **scaling), interleaved, magnitude)
     if max(made.frequencies) * context > LARGEST_ANGLE:
         raise refuse("UNSUPPORTED_ROPE", f"rotary angles beyond {LARGEST_ANGLE} are not supported by this build")

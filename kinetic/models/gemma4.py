@@ -80,7 +80,8 @@ def _feed_forward(ops: Ops, weights: Weights, p: str, x: Array, routing: Routing
     y = gated_mlp(ops, weights, p, normed(x, "ffn_norm"), "gelu")
     if routing is not None:
         gates = ops.rms_norm(x, weights[f"{p}ffn_gate_inp.scale"], s.eps)
-        scores = project(ops, weights, f"{p}ffn_gate_inp", ops.scale(gates, 1.0 / math.sqrt(s.width)))
+        # Not `project`: what the file calls the scale of this matrix are the weights of the norm before it.
+        scores = ops.linear(ops.scale(gates, 1.0 / math.sqrt(s.width)), weights[f"{p}ffn_gate_inp.weight"])
         routes = ops.route(scores, routing, factors=weights.get(f"{p}ffn_down_exps.scale"))
         made = ops.experts(normed(x, "pre_ffw_norm_2"), routes, experts_of(weights, p, "gelu"))
         y = ops.add(normed(y, "post_ffw_norm_1"), normed(made, "post_ffw_norm_2"))

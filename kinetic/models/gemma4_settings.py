@@ -52,7 +52,9 @@ def read(gguf: Gguf, weights: Weights) -> Settings:
         raise refuse("BAD_SETTING", f"'{NAME}.final_logit_softcapping' is {softcap}; it must not be negative")
     kind, factor = stretching(gguf, NAME)
     if kind not in ("none", "linear") or factor != 1.0:
-        raise refuse("UNSUPPORTED_ROPE", "stretched positions are not supported for this architecture")
+        raise refuse(
+            "UNSUPPORTED_ROPE", f"stretched positions ({kind}, {factor:g} times) are not supported for '{NAME}'"
+        )
     count = gguf.get(f"{NAME}.expert_count", "int", 0)
     mixture = read_mixture(gguf, NAME, expert_width(gguf, NAME, d)) if count else None
     extra = optional_setting(gguf, f"{NAME}.embedding_length_per_layer_input", 0)
@@ -114,6 +116,8 @@ def _swa_width(gguf: Gguf, d: Dense) -> int:
 
 def _ropes(gguf: Gguf, weights: Weights, d: Dense) -> dict[bool, Rope]:
     """Rotations of layers with a window, and of those without."""
+    if (factors := weights.get("rope_freqs.weight")) is not None:
+        expect_shapes(weights, {factors.name: (d.head_dim // 2,)})
     width = _swa_width(gguf, d)
     rotated = optional_setting(gguf, f"{NAME}.rope.dimension_count_swa", min(d.rope_width, width))
     if rotated > width or rotated % 2:

@@ -30,7 +30,10 @@ def build(gguf: Gguf, weights: Weights) -> Family:
         "gemma-embedding.dense_3_feat_in", "int", 0
     )
     after = {"dense_2.weight": (inner, dense.width), "dense_2.bias": (inner,), "dense_3.weight": (dense.width, inner)}
-    check(weights, dense, blocks(dense, NORMS) | head_norms(dense), after)
+    needed = blocks(dense, NORMS) | head_norms(dense)
+    if "dense_3.weight" in weights:  # which reads what dense_2 makes
+        needed["dense_2.weight"] = after["dense_2.weight"]
+    check(weights, dense, needed, after)
     local_base = gguf.get("gemma-embedding.rope.freq_base_swa", "float", 10000.0)
     magnitude = attention_factor(gguf, "gemma-embedding")
     local = plain_rope(replace(dense, rope_base=local_base), interleaved=False, magnitude=magnitude)

@@ -19,6 +19,9 @@ MAX_TAPS = 16
 STATE_STEP = 4
 """Products with a state are four sums, of every fourth element."""
 
+MAX_STATE = 1024
+"""Known models have up to 256. What a sequence keeps grows with this times the width, and a file only with both."""
+
 
 LANES = 16
 """Elements of a head that lie side by side in a state."""
@@ -82,6 +85,9 @@ def read_mamba(gguf: Gguf, architecture: str) -> Mamba:
     if width % heads or heads % groups:
         message = f"{architecture}.ssm: {width} elements do not divide into {heads} heads in {groups} groups"
         raise refuse("BAD_HEAD_COUNT", message)
+    if size > MAX_STATE:
+        message = f"'{architecture}.ssm.state_size' is {size}; this build takes {MAX_STATE} at most"
+        raise refuse("UNSUPPORTED_STATE", message)
     if size % STATE_STEP:
         message = f"'{architecture}.ssm.state_size' is {size}; this build needs a multiple of {STATE_STEP}"
         raise refuse("UNSUPPORTED_STATE", message)

@@ -47,7 +47,7 @@ class Dense:
 
 def read_dense(
     gguf: Gguf, architecture: str, *, eps: str = RMS_EPS,
-    gaps: bool = False, values_apart: bool = False, varied: bool = False, ffn: int = 0,
+    gaps: bool = False, values_apart: bool = False, varied: bool = False, ffn: int = 0, vocabulary: int = 0,
 ) -> Dense:  # fmt: skip
     """The settings under ``architecture.*``; raises UnsupportedModel with the offending key.
 
@@ -55,7 +55,7 @@ def read_dense(
     (``attending``), or without a feed-forward block of a length above 0. ``values_apart``: value heads may be of
     another width than key heads, which the family looks after. ``varied``: heads, key/value heads and feed-forward
     lengths may differ between layers (``layer_sizes``); what stands here is then the largest. ``ffn`` is the
-    feed-forward length where the file has none.
+    feed-forward length where the file has none, and ``vocabulary`` the tokens of another file's embedding table.
     """
     layers = _positive(gguf, f"{architecture}.block_count", MAX_LAYERS)
     width = _positive(gguf, f"{architecture}.embedding_length", MAX_WIDTH)
@@ -67,14 +67,14 @@ def read_dense(
     value_dim = optional_setting(gguf, f"{architecture}.attention.value_length", head_dim)
     if value_dim != head_dim and not values_apart:
         raise refuse("UNSUPPORTED_HEADS", f"value heads of width {value_dim} beside key heads of {head_dim}")
-    if not is_listed and (kv_heads > heads or heads % kv_heads):
+    if not (is_listed and varied) and (kv_heads > heads or heads % kv_heads):
         raise refuse("BAD_HEAD_COUNT", f"{heads} query heads cannot share {kv_heads} key/value heads")
     rope_width = optional_setting(gguf, f"{architecture}.rope.dimension_count", head_dim)
     if rope_width > head_dim or rope_width % 2:
         message = f"{architecture}.rope.dimension_count {rope_width} does not fit heads of {head_dim}"
         raise refuse("BAD_ROPE_WIDTH", message)
     embedding = gguf.tensors.get("token_embd.weight")
-    if embedding is None:
+    if embedding is None and not vocabulary:
         raise refuse("MISSING_TENSOR", "tensor 'token_embd.weight' is missing; the file is not a complete model")
     return Dense(
         layers=layers,
@@ -83,7 +83,7 @@ def read_dense(
         kv_heads=kv_heads,
         head_dim=head_dim,
         ffn=uniform(gguf, f"{architecture}.feed_forward_length", layers, ffn, gaps=gaps, varied=varied),
-        vocab_size=_vocabulary(gguf, embedding.shape[0]),
+        vocab_size=_vocabulary(gguf, embedding.shape[0] if embedding else vocabulary),
         context_length=longest_context(gguf, architecture),
         eps=gguf.get(f"{architecture}.attention.{eps}", "float"),
         rope_base=rope_base(gguf, architecture),

@@ -3,6 +3,7 @@
     {"type": "kinetic-report", "version": 1, "title": ..., "facts": [{"name": ..., "value": ...}],
      "exit_code": ..., "counts": {"SIGNATURE": 0, ..., "IDENTICAL": 50}, "rows": [...]}
 
+A row that was rerun now has "timing" beside: {"load_seconds", "check_seconds", "tokens_per_second"}.
 A number that is not finite is the text "Infinity", "-Infinity" or "NaN", which JSON's
 numbers cannot say. Half of a surrogate pair, which a file name may hold and UTF-8
 cannot, is written out as six characters. The text is ASCII, one row a line.
@@ -23,7 +24,8 @@ def json_row(row: Row) -> dict[str, Any]:
     """What ``verify-receipt --json`` prints of a file: plain values, fit for ``json.dumps``."""
     verdict: dict[str, Any] = _plain(row.verdict)
     ids = {"receipt_id": row.receipt_id, "question_id": row.question_id}
-    return {"file": whole(row.file), "verdict": word(row.verdict)} | verdict | ids
+    timing = {"timing": {key: round(value, 6) for key, value in row.timing._asdict().items()}} if row.timing else {}
+    return {"file": whole(row.file), "verdict": word(row.verdict)} | verdict | ids | timing
 
 
 def to_json(report: Report) -> str:

@@ -25,6 +25,16 @@ WORDS = (
 """Every word that a row can have, the gravest first, as in ``errors.worst``."""
 
 
+class Timing(NamedTuple):
+    """Wall clock time of a rerun, without what came before it."""
+
+    load_seconds: float
+    """To find the model, hash it and open it; next to nothing if it was open already."""
+    check_seconds: float
+    tokens_per_second: float
+    """Output tokens that were compared, by ``check_seconds``."""
+
+
 class Row(NamedTuple):
     """One receipt file and what was found."""
 
@@ -42,6 +52,8 @@ class Row(NamedTuple):
     """The verdict is that of an earlier run."""
     prompt_tokens: int = 0
     output_tokens: int = 0
+    timing: Timing | None = None
+    """None if it was not rerun now."""
 
 
 class Report(NamedTuple):

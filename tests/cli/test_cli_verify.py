@@ -16,6 +16,7 @@ from ktc.keys import write_key_pair
 from receipts.audit_state import State
 from receipts.encode import read_receipt, write_receipt
 from receipts.identity import receipt_id
+from receipts.report.rows import Timing
 from receipts.sign import sign_record
 from receipts.withhold import Opening, withhold, write_opening
 from tests.cli.conftest import ROOT
@@ -230,6 +231,11 @@ def test_json_is_one_object_a_line(capsys):
     assert rows[0]["receipt_id"] == receipt_id(read_receipt("b.json").record) and rows[0]["method"] == "replay"
     assert rows[0]["signature"].startswith("signature consistent") and rows[2]["receipt_id"] == ""
     assert (rows[1]["position"], rows[1]["expected"], rows[1]["got"]) == (2, ord("R"), ord("e"))
+    assert [list(row.get("timing", ())) for row in rows] == [list(Timing._fields)] * 2 + [[]]
+    for row, count in zip(rows[:2], (8, 3), strict=True):
+        seconds, speed = row["timing"]["check_seconds"], row["timing"]["tokens_per_second"]
+        assert row["timing"]["load_seconds"] > 0 and seconds > 0 and speed == pytest.approx(count / seconds, rel=0.01)
+    assert rows[0]["timing"]["load_seconds"] > rows[1]["timing"]["load_seconds"], "it is open already"
 
 
 def test_reports_hold_every_file(folder, capsys):

@@ -1,4 +1,5 @@
 """What the gate is for: a receipt made by a mutated kernel is caught, and so is the mutated kernel by good receipts.
+A trace then names the operation.
 
 The program is copied, one line of a kernel is replaced, and the copy compiles it into a folder of its own.
 """
@@ -73,3 +74,24 @@ def test_a_mutated_kernel_is_caught_by_a_good_receipt(place: Path) -> None:
     assert kinetic(place, ROOT, "gate", "--baseline", "good.gate.json", "m.gguf", "--strict").returncode == 0
     done = kinetic(place, place / "mutant", "gate", "--baseline", "good.gate.json", "m.gguf")
     assert done.returncode == 10, (done.stdout, done.stderr)
+
+
+def test_a_trace_names_the_operation_of_the_mutated_kernel(place: Path) -> None:
+    """At the token that the gate names. exp is computed by attention and by SiLU, and by nothing else in this model."""
+    answer(place, ROOT, "traced")
+    done = kinetic(place, place / "mutant", "gate", "--baseline", "traced.gate.json", "m.gguf")
+    token = re.search(r"token (\d+): ", done.stdout)
+    assert token, done.stdout
+    words = ["trace", "traced.json", "--token", token[1], "--model", "m.gguf", "-t", "1", "-q", "--no-pack-cache"]
+    for name, root, device, digest in (
+        ("mutant", place / "mutant", "cpu", "DIFFERS"),
+        ("good", ROOT, "reference", "agrees"),
+    ):
+        done = kinetic(place, root, *words, "-o", f"{name}.cbor", "--device", device)
+        assert done.returncode == 0, (name, done.stdout, done.stderr)
+        assert done.stdout.endswith(f"gives the same logits; the receipt's digest of them {digest}\n")
+    done = kinetic(place, ROOT, "trace", "diff", "good.cbor", "mutant.cbor")
+    assert done.returncode == 10, (done.stdout, done.stderr)
+    assert re.match(
+        r"DIFFERS: operation \d+ of \d+, (attend|gated) \(layer 0\), element \d+: 0x[0-9a-f]{8} \(", done.stdout
+    )

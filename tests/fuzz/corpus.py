@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from conformance.vector_files import GROUPS, file_bytes, read_vectors
+from kinetic.api.trace_file import encode
+from ktc import canonical
 from tests.fuzz.targets import TARGETS
+from tests.support.sample_traces import sample
 
 FOUND = Path(__file__).resolve().parent / "found"
 MOST = 20_000
@@ -21,6 +24,7 @@ KEYS = [
     b"-----BEGIN RSA PRIVATE KEY-----\nMIIB\n-----END RSA PRIVATE KEY-----\n",
 ]
 DECIMALS = [b"0", b"-1.5", b"0.80", b"3.4028235", b"1e5", b"0.000000000000000000000000000000000000000000001", b"NaN"]
+TRACES = [encode(sample()), canonical.encode({"format": "kinetic-trace", "version": 1})]
 TIMES = [b"2026-03-14T15:09:26Z", b"2026-03-14", b"1969-12-31T23:59:59Z", b"9999-12-31", b"0000-01-01"]
 
 WORDS = [
@@ -34,7 +38,7 @@ WORDS = [
 
 def corpus(name: str) -> list[bytes]:
     """Inputs for one target."""
-    own = {"public_key": KEYS, "secret_key": KEYS, "decimal": DECIMALS, "time": TIMES}.get(name)
+    own = {"public_key": KEYS, "secret_key": KEYS, "decimal": DECIMALS, "time": TIMES, "trace": TRACES}.get(name)
     start = own if own is not None else sorted(set(_from_vectors(name)))
     return [*start, *(path.read_bytes() for path in sorted(FOUND.glob(f"{name}-*")))]
 

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from conformance.run_vector import Scripted
+from kinetic.api import trace_file
 from ktc import canonical, keys, trust
 from ktc.errors import KtcError
 from receipts.checks import check_answer
@@ -106,6 +107,14 @@ def fuzz_decimal(data: bytes) -> str:
 def fuzz_time(data: bytes) -> str:
     seconds = trust.parse_time(data.decode("utf-8", errors="replace"))
     assert trust.parse_time(trust._date(seconds)) == seconds
+    return "accepted"
+
+
+def fuzz_trace(data: bytes) -> str:
+    trace = trace_file.parse(data)
+    assert trace_file.encode(trace) == data
+    assert trace_file.compare(trace, trace).exit_code == 0
+    assert all(op.place.isascii() and op.place.isprintable() for op in trace.ops)
     return "accepted"
 
 

@@ -5,35 +5,18 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 
-LEFT_OUT = {
-    "bert-cls": "an encoder: this build runs models that continue a text",
-    "bert-mean": "an encoder: this build runs models that continue a text",
-    "nomic-bert": "an encoder: this build runs models that continue a text",
-    "gemma-embedding": "an encoder: this build runs models that continue a text",
-    "gemma-embedding-dense": "an encoder: this build runs models that continue a text",
-    "qwen3-embedding": "its numbers are pooled vectors, which this build does not offer",
-    "dflash": "a drafter, not a model of its own: it reads the layers of another",
-    "eagle3": "a drafter, not a model of its own: it reads the layers of another",
-    "eagle3-normfc": "a drafter, not a model of its own: it reads the layers of another",
-    "falcon-h1": "recurrent layers are not among what this build computes",
-    "granitehybrid": "recurrent layers are not among what this build computes",
-    "granitehybrid-moe": "recurrent layers are not among what this build computes",
-    "nemotron_h": "recurrent layers are not among what this build computes",
-    "nemotron_h_moe": "recurrent layers are not among what this build computes",
-    "qwen35": "recurrent layers are not among what this build computes",
-    "qwen35-mtp": "recurrent layers are not among what this build computes",
-    "qwen35moe": "recurrent layers are not among what this build computes",
-    "qwen35moe-mtp": "recurrent layers are not among what this build computes",
-}
+LEFT_OUT: dict[str, str] = {}
 
 
 def cases_among(names: set[str]) -> set[str]:
-    """Those of ``names`` that are a parameter of a test in a module of this folder that opens ``archs``."""
+    """Those of ``names`` that are a parameter of a test in a module of this folder that opens ``archs``, or one of the
+    ``MODELS`` of its fixture."""
     found: set[str] = set()
     for path in sorted(Path(__file__).parent.glob("test_golden_*.py")):
         if '"archs"' not in path.read_text(encoding="utf-8") or path.name == Path(__file__).name:
             continue
         module = importlib.import_module(f"tests.golden.{path.stem}")
+        found |= names.intersection(getattr(module, "MODELS", ()))
         for name, function in vars(module).items():
             marks = getattr(function, "pytestmark", []) if name.startswith("test_") else []
             for mark in marks:

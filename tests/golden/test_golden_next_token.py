@@ -23,7 +23,10 @@ LARGEST = 2e-4
 """The same with keys and values in float32, as llama.cpp keeps them for these numbers."""
 
 
-@pytest.fixture(params=["qwen35-mtp", "qwen35moe-mtp"])
+MODELS = ("qwen35-mtp", "qwen35moe-mtp")
+
+
+@pytest.fixture(params=MODELS)
 def case(request, golden):
     folder = golden / "archs" / request.param
     tokens = tuple(json.loads((folder / "tokens.json").read_text())["tokens"])

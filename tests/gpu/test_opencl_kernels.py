@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from kinetic.backends.base import BLOCK, CHUNK, Attention
+from kinetic.backends.gpu.products import ROWS_OF_A_GROUP
 from kinetic.backends.gpu.self_test import same_bits
-from kinetic.backends.gpu.source import kernel_source
+from kinetic.backends.gpu.source import kernel_source, matmul_source
 from kinetic.backends.reference import linear
 from kinetic.backends.reference.attention import attend_row
 from kinetic.backends.reference.quantise import Activations, quantise
@@ -19,13 +20,14 @@ LANES = 32
 
 @pytest.fixture(scope="session")
 def matmul(device):
-    program = device.build(kernel_source("matmul_q4_1"))
-
-    def run(activations: Activations, raw: np.ndarray, lanes: int = LANES) -> np.ndarray:
+    def run(activations: Activations, raw: np.ndarray, lanes: int = LANES, fmt=q4_1) -> np.ndarray:
+        program = device.kernel(matmul_source(fmt), "matmul")
         q, d = activations.q.astype(np.int8), np.ascontiguousarray(activations.d)
         out = np.full((len(d), len(raw)), np.nan, np.float32)
-        sizes = np.int32(len(raw)), np.int32(d.shape[1])
-        device.run(program, "matmul_q4_1", out.size, lanes, out, q, d, raw, *sizes)
+        sizes = map(np.int32, (len(d), len(raw), d.shape[1]))
+        memory = [device.upload(values) for values in (out, q, d, raw)]
+        device.launch(program, len(raw) * -(-len(d) // ROWS_OF_A_GROUP), lanes, *memory, *sizes)
+        device.read(memory[0], out)
         return out
 
     return run
@@ -35,19 +37,32 @@ def matmul(device):
 def attention(device):
     program = device.build(kernel_source("attention"))
 
-    def run(q, keys, values, positions, spec: Attention, lanes: int = LANES) -> np.ndarray:
-        """Scratch starts as NaN, so that a chunk merged without having been computed shows."""
-        rows, chunks, where = len(q) * spec.heads, max(positions) // CHUNK + 1, np.array(positions, np.int32)
-        heads, kv_heads, width, window = map(np.int32, (spec.heads, spec.kv_heads, spec.head_dim, spec.window))
-        partials = np.full((rows, chunks, spec.head_dim + 2), np.nan, np.float32)
-        inputs = q, keys.view(np.uint16), values.view(np.uint16), where
-        shape = heads, kv_heads, width, np.int32(chunks), window, np.float32(spec.scale)
-        device.run(program, "attention_chunks", rows * chunks, lanes, partials, *inputs, *shape)
-        out = np.full(q.shape, np.nan, np.float32)
-        device.run(program, "attention_merge", rows, lanes, out, partials, where, heads, *shape[2:5])
+    def run(q, keys, values, positions, spec: Attention, lanes: int = LANES, sinks=None, first: int = 0) -> np.ndarray:
+        """Pages lie in reverse order, behind one of another sequence. Scratch starts as NaN, so that a chunk merged
+        without having been computed shows."""
+        chunks, count = max(positions) // CHUNK + 1, len(q) - first
+        rows = np.array([(position, 1, max(positions) + 1) for position in positions], np.int32)
+        tables = np.array([[0] * chunks, range(chunks, 0, -1)], np.int32)
+        sides = [_in_pages(side, chunks) for side in (keys, values)]
+        shape = spec.heads, spec.kv_heads, spec.head_dim, spec.value_width, chunks, spec.window, spec.causal
+        partials = np.full((count, spec.heads, chunks, spec.value_width + 2), np.nan, np.float32)
+        numbers = *map(np.int32, (first, *shape)), np.float32(spec.scale), np.float32(spec.softcap)
+        groups = count * spec.heads
+        device.run(program, "attention_chunks", groups * chunks, lanes, partials, q, *sides, rows, tables, *numbers)
+        out = np.full((len(q), spec.heads, spec.value_width), np.nan, np.float32)
+        drains = np.zeros(1, np.float32) if sinks is None else sinks
+        merged = map(np.int32, (sinks is not None, first, spec.heads, *shape[3:]))
+        device.run(program, "attention_merge", groups, lanes, out, partials, rows, drains, *merged)
         return out
 
     return run
+
+
+def _in_pages(side: np.ndarray, chunks: int) -> np.ndarray:
+    """float16 [n, G, D] as uint16 [chunks + 1, 256, G, D]: what ``tables`` says, NaN where there is nothing."""
+    whole = np.full(((chunks + 1) * CHUNK, *side.shape[1:]), np.nan, np.float16)
+    whole[: len(side)] = side[: len(whole)]
+    return np.ascontiguousarray(whole.reshape(chunks + 1, CHUNK, *side.shape[1:])[::-1]).view(np.uint16)
 
 
 # --- matmul ---
@@ -92,7 +107,7 @@ def test_matmul_equals_the_reference(matmul, rows, k):
         assert same_bits(matmul(quantise(x), raw), expected)
 
 
-@pytest.mark.parametrize("lanes", [1, 3, 64])
+@pytest.mark.parametrize("lanes", [8, 24, 64])
 def test_lanes_change_no_bit_of_a_matmul(matmul, lanes):
     """Five chunks and a half: more than a round of few lanes, fewer than many."""
     k = 5 * CHUNK + 4 * BLOCK
@@ -128,9 +143,9 @@ def case(rows: int, positions: int, spec: Attention) -> tuple[np.ndarray, np.nda
     return q, keys, values
 
 
-def reference(q, keys, values, positions, spec: Attention) -> np.ndarray:
+def reference(q, keys, values, positions, spec: Attention, sinks=None) -> np.ndarray:
     rows = zip(q, positions, strict=True)
-    return np.stack([attend_row(row, keys[: at + 1], values[: at + 1], at, spec) for row, at in rows])
+    return np.stack([attend_row(row, keys[: at + 1], values[: at + 1], at, spec, sinks) for row, at in rows])
 
 
 def heads(width: int = 16, *, window: int = 0, scale: float = 0.31) -> Attention:
@@ -197,3 +212,27 @@ def test_attention_of_extreme_numbers(attention):
     out = attention(q, keys, values, positions, spec)
     assert np.isnan(out).any() and np.isfinite(out).any()
     assert same_bits(out, reference(q, keys, values, positions, spec))
+
+
+def test_sinks_caps_and_values_of_another_width(attention):
+    """And rows from the second on, as long contexts are cut."""
+    spec = Attention(0, 4, 2, 24, 1.7, window=300, value_dim=40, softcap=2.5)
+    positions = [3, 299, 300, 540]
+    q, keys, _ = case(4, 541, spec)
+    values = np.random.default_rng(3).standard_normal((550, 2, 40)).astype(np.float16)
+    for sinks in (None, np.array([-200.0, 0.5, 90.0, np.nan], np.float32)):
+        expected = reference(q, keys, values, positions, spec, sinks)
+        assert same_bits(attention(q, keys, values, positions, spec, sinks=sinks), expected)
+        assert same_bits(attention(q, keys, values, positions, spec, sinks=sinks, first=1)[1:], expected[1:])
+
+
+@pytest.mark.parametrize("window", [0, 9, 300])
+def test_attention_both_ways(attention, window):
+    """Every row sees as far as the text goes, or half a window to either side."""
+    spec = Attention(0, 4, 2, 16, 0.4, window=window, causal=False)
+    positions = [*range(0, 520, 40), 519]
+    q, keys, values = case(len(positions), 520, spec)
+    expected = np.stack(
+        [attend_row(row, keys[:520], values[:520], at, spec) for row, at in zip(q, positions, strict=True)]
+    )
+    assert same_bits(attention(q, keys, values, positions, spec), expected)

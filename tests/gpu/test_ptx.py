@@ -10,14 +10,28 @@ from pathlib import Path
 import pytest
 
 from kinetic.backends import gpu
-from kinetic.backends.gpu.source import CUDA_OPTIONS, kernel_source
+from kinetic.backends.gpu.source import CUDA_OPTIONS, kernel_source, matmul_source
 from tests.gpu import test_format_snippets
+from tests.support import nvrtc
+from tests.support.blocks import FORMATS
 
-KERNELS = sorted(path.stem for path in Path(gpu.__path__[0]).glob("kernels/*.cu"))
+KINDS = ("Q4_1", "Q4_K", "Q2_K", "NVFP4", "BF16")
+"""Formats with all that a product can be made of; how the others are read is in tests of their own."""
+
+SOURCES = {
+    path.stem: kernel_source(path.stem)
+    for path in sorted(Path(gpu.__path__[0]).glob("kernels/*.cu"))
+    if not path.stem.startswith("matmul")
+}
+SOURCES |= {f"matmul of {name}": matmul_source(FORMATS[name]) for name in KINDS}
+SOURCES |= {f"matmul of {name} of experts": matmul_source(FORMATS[name], experts=True) for name in ("Q4_K", "BF16")}
+
 EXACT = re.compile(
-    r"(?:(?:add|sub|mul|div|sqrt|fma|cvt)\.rn|mov|selp|neg|abs|max|ld\.\w+|st\.\w+|setp\.\w+)\.f32(?:\.[su](?:16|32))?"
+    r"(?:(?:add|sub|mul|div|rcp|sqrt|fma|cvt)\.rn|mov|selp|neg|abs|max|(?:ld|st)\.\w+(?:\.v\d)?|setp\.\w+|cvt\.rzi\.s32)"
+    r"\.f32(?:\.[su](?:16|32))?"
 )
-"""Rounded once to nearest, or not at all. ``max`` is nvcc's for a select against -inf, and drops NaN like it."""
+"""Rounded once to nearest, or not at all. ``max`` is nvcc's for a select against -inf, and drops NaN like it. What is
+cut to an integer is the number of an expert, a whole one."""
 
 LOOSE = {"=true": "=false", "=false": "=true"}
 
@@ -30,13 +44,25 @@ def nvcc() -> str:
     return path
 
 
-def float_instructions(nvcc: str, source: str, folder: Path, options: tuple[str, ...] = CUDA_OPTIONS) -> set[str]:
+def float_instructions(
+    nvcc: str, source: str, folder: Path, options: tuple[str, ...] = CUDA_OPTIONS, architecture: int = 80
+) -> set[str]:
     """Names of all instructions on floats in the PTX of ``source``."""
     (folder / "kernel.cu").write_text(source, encoding="utf-8")
-    command = [nvcc, "--ptx", "--gpu-architecture=compute_80", "--Werror=all-warnings", *options, "kernel.cu"]
+    command = [
+        nvcc,
+        "--ptx",
+        f"--gpu-architecture=compute_{architecture}",
+        "--Werror=all-warnings",
+        *options,
+        "kernel.cu",
+    ]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    ptx = (folder / "kernel.ptx").read_text(encoding="utf-8")
+    return floats_of((folder / "kernel.ptx").read_text(encoding="utf-8"))
+
+
+def floats_of(ptx: str) -> set[str]:
     return set(re.findall(r"^\s*(?:@!?%\w+\s+)?([a-z][\w.]*\.(?:f16|f32|f64|ftz|approx)\b[\w.]*)", ptx, re.MULTILINE))
 
 
@@ -51,9 +77,25 @@ def without_fma(source: str) -> str:
     return changed
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_every_instruction_on_floats_is_rounded_to_nearest(nvcc, kernel, tmp_path):
-    instructions = float_instructions(nvcc, kernel_source(kernel), tmp_path)
+def together(sources: dict[str, str]) -> str:
+    """All in one text, since starting the compiler takes longest: each in a namespace, with macros of its own."""
+    return "".join(_apart(number, text) for number, text in enumerate(sources.values()))
+
+
+def _apart(number: int, text: str) -> str:
+    kernels = re.findall(r"^KERNEL void (\w+)\(", text, re.MULTILINE)
+    macros = set(re.findall(r"^#define (\w+)", text, re.MULTILINE)) - COMMON
+    renamed = "".join(f"#define {name} {name}_{number}\n" for name in kernels)
+    return f"namespace n{number} {{\n{renamed}{text}}}\n" + "".join(f"#undef {name}\n" for name in (*kernels, *macros))
+
+
+COMMON = set(re.findall(r"^#define (\w+)", kernel_source("norm").partition("#define STRIDES")[0], re.MULTILINE))
+"""Macros of the headers, the same in every text."""
+
+
+@pytest.mark.parametrize("architecture", [80, 90])
+def test_every_instruction_on_floats_is_rounded_to_nearest(nvcc, architecture, tmp_path):
+    instructions = float_instructions(nvcc, together(SOURCES), tmp_path, architecture=architecture)
     assert "fma.rn.f32" in instructions
     assert unwanted(instructions) == set()
 
@@ -65,9 +107,18 @@ def test_formats_are_read_without_rounding(nvcc, tmp_path):
     assert unwanted(instructions) == set() == instructions & {"add.rn.f32", "sub.rn.f32", "fma.rn.f32"}
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_no_fma_that_was_not_asked_for(nvcc, kernel, tmp_path):
-    assert "fma.rn.f32" not in float_instructions(nvcc, without_fma(kernel_source(kernel)), tmp_path)
+def test_no_fma_that_was_not_asked_for(nvcc, tmp_path):
+    instructions = float_instructions(nvcc, without_fma(together(SOURCES)), tmp_path, architecture=75)
+    assert "fma.rn.f32" not in instructions
+
+
+@pytest.mark.parametrize("architecture", [75, 80, 90])
+def test_nvrtc_takes_them_too(architecture):
+    """It is what compiles them where they run, with rules of its own about headers."""
+    if nvrtc.compiler() is None:
+        pytest.skip("there is no NVRTC here")
+    for source in SOURCES.values():
+        assert unwanted(floats_of(nvrtc.ptx_of(source, architecture, CUDA_OPTIONS))) == set()
 
 
 def test_without_the_options_all_of_it_shows(nvcc, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from kinetic.engine import Engine
 from kinetic.engine.drafts import Branch, Drafter, ModelSource, NgramSource, Rates, RowCosts, Trie
+from kinetic.engine.drafts.model import first_rates
 from kinetic.errors import KineticError
 from kinetic.loader import open_model_file
 from kinetic.types import Batch, Request, Sampling
@@ -182,6 +184,92 @@ def test_a_stopped_answer_leaves_nothing(llama):
     engine.close()
 
 
+def test_a_pass_that_fails_leaves_nothing(llama, monkeypatch):
+    """Its branches are given up: pages of theirs that others have by now are not read for those of the next answer."""
+    request = Request(tuple(llama.tokens[:PROMPT]), SETTINGS["drawn"], ANSWER)
+    engine = engine_of(llama, threads=2, off=("drafts",))
+    expected = list(engine.generate(request))
+    answer = [step.token for step in expected]
+    workers = engine._program._workers
+    engine.drafter = Drafter([Guesses(answer, KINDS["tree"])], Free())
+    steps = engine.generate(replace(request, prompt=tuple(tokens_of(9, 300))))
+    next(steps)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(workers, "run", interrupted)
+        list(steps)
+    engine.drafter = Drafter([Guesses(answer, KINDS["tree"])], Free())
+    assert list(engine.generate(request)) == expected
+    engine.close()
+
+
+def interrupted():
+    raise KeyboardInterrupt
+
+
+def test_what_is_computed_again_stays_little(tiny):
+    """Guesses that are half right all the time: recurrent states go back to a mark, which must move on."""
+    request = Request(tuple(tiny.tokens[:40]), SETTINGS["greedy"], 60)
+    engine = engine_of(tiny, threads=2, off=("drafts",))
+    expected = list(engine.generate(request))
+    engine.drafter = Drafter(
+        [Guesses([step.token for step in expected], KINDS["late"])], Free(), 6, can_branch=engine._program.can_branch
+    )
+    rows, sizes = engine._program.rows, []
+    engine._program.rows = lambda batch, choice: sizes.append(len(batch.tokens)) or rows(batch, choice)
+    assert list(engine.generate(request)) == expected
+    assert max(sizes) < 40
+    engine.close()
+
+
+@pytest.mark.parametrize("longest", [1, 2, 3, 4, 15, 16])
+def test_how_far_is_guessed(llama, longest):
+    """CASES D9 and D10: any length, with a draft model that is the model and with one that guesses at random."""
+    request = Request(tuple(llama.tokens[:60]), SETTINGS["greedy"], 20)
+    engine, small = engine_of(llama, threads=2, off=("drafts",)), engine_of(llama, threads=1, off=("drafts",))
+    expected = list(engine.generate(request, digest=digest))
+    noise = Guesses(tokens_of(130, 20), KINDS["tree"])
+    for sources in ([ModelSource(small._program, small.context)], [noise], [noise, NgramSource()]):
+        engine.drafter = Drafter(sources, Free(), longest, can_branch=True)
+        assert list(engine.generate(request, digest=digest)) == expected
+        assert engine.drafter.tally.drafted > 0
+    engine.close()
+    small.close()
+
+
+class Forgetful:
+    """A program that, like a recurrent one, has no branches and goes back only to places it has kept."""
+
+    can_branch = False
+
+    def __init__(self, program):
+        self._program = program
+        self.recomputed = 0
+
+    def truncate(self, sequence, length):
+        return self._program.truncate(sequence, length // 8 * 8)
+
+    def rows(self, batch, choice=None):
+        assert set(batch.sequences) == {0} and not batch.also
+        self.recomputed += batch.outputs[0]
+        return self._program.rows(batch, choice)
+
+    def __getattr__(self, name):
+        return getattr(self._program, name)
+
+
+def test_a_rollback_that_goes_further_back(llama):
+    """What is gone is computed again, before the guesses of the next pass."""
+    request = Request(tuple(llama.tokens[:PROMPT]), SETTINGS["drawn"], ANSWER)
+    engine = engine_of(llama, threads=2, off=("drafts",))
+    expected = list(engine.generate(request, digest=digest))
+    engine._loaded = program = Forgetful(engine._program)
+    source = Guesses([step.token for step in expected], KINDS["late"])
+    engine.drafter = Drafter([source], Free(), can_branch=engine._program.can_branch)
+    assert list(engine.generate(request, digest=digest)) == expected
+    assert program.recomputed > 10
+    engine.close()
+
+
 # --- how much is guessed ---
 
 
@@ -252,6 +340,23 @@ def test_a_source_that_takes_time_is_left_alone():
         drafter.settle([0] * (token + 2), drafter.propose([0] * (token + 1), 60), 0)
     assert 3 < len(asked) < 40
     assert asked[-1] > 900  # and asked again, later and later
+
+
+def test_a_draft_model_is_not_asked_where_others_know_enough():
+    class Counting(ModelSource):
+        def __init__(self):
+            self.rates, self.spent, self.asked = first_rates(), 0.0, 0
+
+        def propose(self, history, longest):
+            self.asked += 1
+            return []
+
+    slow, source = Counting(), Guesses(list(range(40)), KINDS["right"])
+    drafter = Drafter([source, slow])
+    for answer, asked in ((40, 0), (3, 1)):
+        source._answer = list(range(answer))
+        drafter.propose([1, 2, 3], 60)
+        assert slow.asked == asked
 
 
 def test_costs_of_rows():

@@ -14,6 +14,8 @@ from kinetic.loader import open_model_file
 from tests.support.backends import assert_same
 from tests.support.blocks import integers
 from tests.support.tiny_encoders import KINDS, write_tiny_encoder
+from tests.support.tiny_hybrids import write_tiny_hybrid
+from tests.support.tiny_recurrent import write_tiny_recurrent
 
 LENGTHS = (1, 2, 7, 8, 9, 31, 32, 33, 63, 65, 255, 257, 600)
 """The last is longer than a pass of short texts."""
@@ -74,3 +76,26 @@ def test_rows_see_what_stands_behind_them(folder):
         with engine_of(folder / f"{name}.gguf", "cls") as engine:
             first, second = engine.vectors([tokens, other])
         assert (first != second).any() == (name != "qwen3")
+
+
+@pytest.mark.parametrize("name", ["lfm2", "granitehybrid"])
+@pytest.mark.parametrize("pooling", ["last", "mean"])
+def test_recurrent_models_make_vectors(tmp_path, name, pooling):
+    """Their states come along; of a mean a pass is longer than what a thread has room for at once."""
+    path = (write_tiny_recurrent if name == "lfm2" else write_tiny_hybrid)(tmp_path / "m.gguf", name)
+    texts = [TEXTS[i] for i in (2, 0, 6, 12)]
+    with engine_of(path, pooling, "reference") as engine:
+        expected = list(engine.vectors(texts[:3]))
+    with engine_of(path, pooling, threads=2) as engine:
+        found = list(engine.vectors(texts))
+        for vector, wanted in zip(found, expected, strict=False):
+            assert_same(vector, wanted)
+        (alone,) = engine.vectors(texts[3:])
+        assert_same(found[3], alone)
+    if pooling == "mean":
+        with engine_of(path, "none", threads=1) as engine:
+            (rows,) = engine.vectors(texts[3:])
+        total = np.zeros(rows.shape[1], np.float32)
+        for row in rows:
+            total += row
+        assert_same(alone[0], total / np.float32(len(rows)))

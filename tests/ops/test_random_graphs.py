@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from kinetic.backends.base import Attention, Delta, Experts, Rope, Routing, State
-from kinetic.backends.cpu.graph import GraphOps
+from kinetic.backends.graph import GraphOps
 from kinetic.backends.rope_tables import frequencies
 from tests.support.backends import assert_same, inputs, loaded, rows_of
 from tests.support.blocks import FORMATS, float_weight, normals, random_weight, words

@@ -8,6 +8,7 @@ import pytest
 from kinetic.adapters import close_all, fit, open_adapters
 from kinetic.backends.reference.linear import linear
 from kinetic.backends.reference.ops import ReferenceOps
+from kinetic.backends.states import StateStore
 from kinetic.engine import Engine
 from kinetic.errors import KineticError, UnsupportedModel, UsageError
 from kinetic.formats import by_type
@@ -19,6 +20,7 @@ from tests.support.backends import rows_of, run_both
 from tests.support.blocks import float_weight, normals, random_weight
 from tests.support.tiny_families import write_tiny_family
 from tests.support.tiny_models import write_tiny_llama, write_tiny_mixture
+from tests.support.tiny_recurrent import write_tiny_recurrent
 
 TOKENS = [3, 77, 105, 41, 250, 3, 9, 61, 84]
 ATTENTION = {f"blk.{i}.attn_{name}.weight": 4 for i in range(2) for name in ("q", "k", "v", "output")}
@@ -100,7 +102,7 @@ def test_the_order_of_the_operations():
         return ops.linear(ops.outputs(ops.embed(table)), weight, bias)
 
     def by_hand(order):
-        ops = ReferenceOps(batch, {})
+        ops = ReferenceOps(batch, {}, StateStore(()))
         x = ops.embed(table)
         y = linear(x, weight) + by_type(0, "b").decode(bias.data).reshape(-1)
         for pair in order:
@@ -142,10 +144,10 @@ def taps_of(path, asked):
         def __init__(self, ops):
             self._ops = ops
 
-        def attend(self, q, k, v, spec):
+        def attend(self, q, k, v, spec, sinks=None):
             if spec.layer == 0:
                 q, v = self._ops.tap(q, "q"), self._ops.tap(v, "v")
-            return self._ops.attend(q, k, v, spec)
+            return self._ops.attend(q, k, v, spec, sinks)
 
         def __getattr__(self, name):
             return getattr(self._ops, name)
@@ -221,6 +223,17 @@ def test_experts_are_refused(tmp_path):
     with pytest.raises(UnsupportedModel) as caught:
         logits(base, [write_adapter(tmp_path / "one.gguf", base, {}, tensors=halves)])
     assert caught.value.name == "UNSUPPORTED_ADAPTER" and "experts" in str(caught.value)
+
+
+def test_products_with_a_factor_are_refused(tmp_path):
+    """What is added would be multiplied by the factor, which it is not in llama.cpp."""
+    factors = {"blk.0.attn_qkv": 0.5, "output": 0.5}
+    model = write_tiny_recurrent(tmp_path / "m.gguf", "qwen35", factors=factors)
+    for name in ("blk.0.attn_qkv.weight", "token_embd.weight"):
+        adapter = write_adapter(tmp_path / "a.gguf", model, {name: 4})
+        with pytest.raises(UnsupportedModel, match="multiplies by") as caught:
+            logits(model, [adapter])
+        assert caught.value.name == "UNSUPPORTED_ADAPTER"
 
 
 def test_scales_must_be_finite(tmp_path):

@@ -20,6 +20,7 @@ from kinetic.backends import cpu
 from kinetic.backends.cpu import (
     activation_rows,
     attention,
+    bounds,
     build,
     control,
     delta_rows,
@@ -101,6 +102,7 @@ def test_the_digest_reads_all_that_lies_below(compiled_from, monkeypatch):
         for name in ("attention", "candidates", "delta", "experts", "linear", "ops", "recurrent")
     }
     harmless |= {"kinetic.backends.rope_tables", "kinetic.backends.identity", "kinetic.backends.states"}
+    harmless |= {"kinetic.backends.checks"}
     assert compiled_from - names - harmless == set()
 
 
@@ -258,12 +260,10 @@ def assembly(module: llvm.ModuleRef, processor: str, features: str = "", triple:
 
 
 def vector_kernels(module: ir.Module, isa: str) -> None:
-    rows.emit(module)
-    activation_rows.emit(module)
-    delta_rows.emit(module)
-    scan.emit(module)
-    attention.emit(module, isa)
-    control.emit(module)
+    for part in (rows, activation_rows, delta_rows, scan, control):
+        part.emit(module)
+    for part in (attention, bounds):
+        part.emit(module, isa)
 
 
 def units(isa: str):

@@ -14,6 +14,7 @@ import pytest
 from receipts.errors import VERDICTS, worst
 from receipts.report import WORDS, Report, Row, counts, headline, json_row, to_html, to_json, to_junit, to_sarif, word
 from receipts.report.meanings import SAYS, advice
+from receipts.report.rows import Timing
 from receipts.report.shown import clip, html, markup, token, visible, whole
 from receipts.verify import Place, Verdict
 from tests.support.page import Page
@@ -73,6 +74,12 @@ def test_a_json_row_has_every_field_of_the_verdict():
     assert list(told) == ["file", "verdict", *Verdict._fields, "receipt_id", "question_id"]
     assert told["trail"][2] == row.verdict.trail[2]._asdict()
     assert (told["verdict"], told["receipt_id"], told["notes"]) == ("DIFFERS", "ab" * 32, [])
+
+
+def test_a_row_that_was_rerun_now_has_its_times():
+    row = row_of(differs(6, {2}))._replace(timing=Timing(1.5, 0.25, 12.0))
+    assert json_row(row)["timing"] == {"load_seconds": 1.5, "check_seconds": 0.25, "tokens_per_second": 12.0}
+    assert "timing" not in json_row(row._replace(timing=None))
 
 
 def test_the_json_report_says_everything_once():

@@ -14,11 +14,11 @@ from kinetic.api.roofline import Meter
 from kinetic.backends.base import CHUNK, Attention
 from kinetic.backends.cpu import native, target
 from kinetic.backends.cpu.dots import LANES
-from kinetic.backends.cpu.graph import GraphOps
 from kinetic.backends.cpu.memory import address, allocate
 from kinetic.backends.cpu.native import Kernels
 from kinetic.backends.cpu.roof import PATTERNS, REPEATS, STEP, Loops, chains, read_size
 from kinetic.backends.cpu.weights import WeightStore
+from kinetic.backends.graph import GraphOps
 from kinetic.backends.identity import engine_digest
 from kinetic.errors import UsageError
 from tests.support.backends import compile_all

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 from kinetic.backends.base import Attention, Forward, State
 from kinetic.backends.cpu import native, target
-from kinetic.backends.cpu.graph import matrices
 from kinetic.backends.cpu.native import Kernels
-from kinetic.backends.cpu.program import CpuProgram, trace
+from kinetic.backends.cpu.program import CpuProgram
 from kinetic.backends.cpu.system import available_cores, processor_name
+from kinetic.backends.graph import matrices, trace
 from kinetic.backends.identity import engine_digest
 from kinetic.errors import UsageError
 from kinetic.formats import by_type

@@ -19,7 +19,7 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite import ir
 
-from kinetic.backends.cpu import activation_rows, attention, control, delta_rows, float_tiles, rows, scan, tiles
+from kinetic.backends.cpu import activation_rows, attention, bounds, control, delta_rows, float_tiles, rows, scan, tiles
 from kinetic.backends.cpu.objects import sealed
 from kinetic.backends.cpu.target import machine
 from kinetic.formats import Format, by_type
@@ -42,11 +42,13 @@ def attention_unit(isa: str) -> llvm.ModuleRef:
         core_recurrent,
         core_routes,
         core_scan,
+        core_shortlist,
     )
 
-    sources = (core_attention, core_candidates, core_delta, core_experts, core_recurrent, core_routes, core_scan)
-    emitters = (lambda m: attention.emit(m, isa), lambda m: delta_rows.emit(m, isa), scan.emit)
-    return with_kernels(emitted("attention", *emitters), *sources)
+    sources = [core_attention, core_candidates, core_delta, core_experts, core_recurrent, core_routes, core_scan]
+    sources.append(core_shortlist)
+    by_isa = [lambda m, part=part: part.emit(m, isa) for part in (attention, delta_rows, bounds)]
+    return with_kernels(emitted("attention", *by_isa, scan.emit), *sources)
 
 
 def with_kernels(module: llvm.ModuleRef, *sources: ModuleType) -> llvm.ModuleRef:

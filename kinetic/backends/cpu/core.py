@@ -46,6 +46,8 @@ l2_norm = extern("l2_norm", "aaaa")
 decay = extern("decay", "aaaa")
 delta = extern("delta", "aaaa")
 choose = extern("choose", "aaa")
+output = extern("output", "aaaaa")
+exact = extern("exact", "aaaaa")
 pause = extern("pause", "")
 yield_processor = extern("yield_processor", "a")
 set_control_word = extern("set_control_word", "", "a")
@@ -98,6 +100,10 @@ def execute_recurrent(p, i, thread, threads, scratch):
         layer_norm(p, i, thread, threads)
     elif op == tape.AVERAGE:
         average(p, i, thread, threads)
+    elif op == tape.OUTPUT:
+        output(p, i, thread, threads, scratch)
+    elif op == tape.EXACT:
+        exact(p, i, thread, threads, scratch)
 
 
 @kernel

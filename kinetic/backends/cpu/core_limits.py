@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kinetic.backends.base import Attention
-from kinetic.backends.cpu.graph import Node
 from kinetic.backends.cpu.memory import round_up
+from kinetic.backends.graph import Node
 
 FIXED = 32 * 1024
 """Four tiles, or the scores and sums of 16 query rows (core_attention.ROWS_AT and below)."""

@@ -12,13 +12,14 @@ scan_block = extern("scan_block", "aaaaaaaaaaaaa")
 
 LANES = 16
 
+STEPS = 512
+"""Rows whose steps are in scratch at once, 8 bytes each. A pass that may not be cut has more of them."""
+
 
 @kernel
-def scan_head(p, i, s, head, scratch):
-    """All rows of sequence s, 16 elements of the head at a time: so much of the state stays near."""
-    heads, width, size = field(i, 8), field(i, 9), field(i, 11)
-    rows, group = sequence_rows(p, s), head // field(i, 10)
-    order = field(p, tape.ORDER) + 8 * read_i64(field(p, tape.SEQUENCES) + 24 * s)
+def scan_rows(p, i, s, head, order, rows, scratch):
+    """Rows of sequence s from ``order`` on, 16 elements of the head at a time: so much of the state stays near."""
+    heads, width, size, group = field(i, 8), field(i, 9), field(i, 11), head // field(i, 10)
     dt = field(i, 4) + 4 * head
     scan_steps(dt, field(i, 5), order, rows, field(i, 14) + 4 * head, field(i, 12) + 4 * head, scratch)
     blocks, d = (width + LANES - 1) // LANES, field(i, 13) + 4 * head
@@ -33,6 +34,14 @@ def scan_head(p, i, s, head, scratch):
         scan_block(
             x, to_b - skip, to_c - skip, field(i, 3), order, rows, scratch, here, size, d, out, field(i, 7), count
         )
+
+
+@kernel
+def scan_head(p, i, s, head, scratch):
+    """All rows of sequence s."""
+    order, rows = field(p, tape.ORDER) + 8 * read_i64(field(p, tape.SEQUENCES) + 24 * s), sequence_rows(p, s)
+    for n in range(0, rows, STEPS):
+        scan_rows(p, i, s, head, order + 8 * n, min(STEPS, rows - n), scratch)
 
 
 @kernel

@@ -43,9 +43,9 @@ COMMON_UNITS = ("core", "attention")
 """Units that every model needs (build.py); the others are formats."""
 
 KERNEL_SOURCES = (
-    "activation_rows attention build compiled control core core_attention core_candidates core_delta core_experts "
-    "core_ops core_recurrent core_routes core_scan core_work delta_rows dots emitted expert_fields float_tiles "
-    "functions ir layout objects packing rows scan tape target tiles"
+    "activation_rows attention bounds build compiled control core core_attention core_candidates core_delta "
+    "core_experts core_ops core_recurrent core_routes core_scan core_shortlist core_work delta_rows dots emitted "
+    "expert_fields float_tiles functions ir layout objects packing rows scan tape target tiles"
 ).split()
 """Modules of this package that end up in object files. ``test_native`` checks that none is forgotten."""
 
@@ -112,6 +112,7 @@ class Kernels:
         self.run_tape = self._function("run_tape", 3)
         self.work = self._function("work", 4)
         self.candidates = self._function("candidates", 7)
+        self.shrink = self._function("shrink", 8)
         self.exp_row = self._function("exp_row", 3)
         forget_code("libllvmlite")  # 30 MB, and nothing is compiled or linked from now on
 

@@ -141,6 +141,7 @@ class Pages:
 
     def fork(self, source: int, target: int, length: int) -> None:
         """``target`` borrows the full pages among the first ``length`` positions, and has a copy of what remains."""
+        self.truncate(target, 0)  # of a table of an earlier one no address may be read
         full, rest = divmod(length, CHUNK)
         lent = self._pages.get(source, [])
         self._pages[target], self._borrowed[target] = lent[:full], full

@@ -17,15 +17,16 @@ from kinetic.backends.base import BLOCK, Rope
 from kinetic.backends.cpu import plan_delta, plan_experts, plan_heads, plan_recurrent, plan_rows, tape
 from kinetic.backends.cpu.barriers import ALL_MODES, OWN, Buffer, By, Partition, Touch, Touched
 from kinetic.backends.cpu.functions import RECORD
-from kinetic.backends.cpu.graph import Node
 from kinetic.backends.cpu.layout import GROUP
 from kinetic.backends.cpu.memory import address, allocate, round_up
 from kinetic.backends.cpu.native import Kernels
 from kinetic.backends.cpu.pages import PageLayout
 from kinetic.backends.cpu.plan_fused import fused, fuses_gate, fuses_into_add, fuses_into_rope, only_quantised
 from kinetic.backends.cpu.plan_rows import expect_room
+from kinetic.backends.cpu.shortlist import WORDS, Output, is_possible
 from kinetic.backends.cpu.tiles import MANY, ONE, TWO
-from kinetic.backends.cpu.weights import WeightStore
+from kinetic.backends.cpu.weights import Packed, WeightStore
+from kinetic.backends.graph import Node
 from kinetic.backends.states import StateStore
 from kinetic.errors import KineticError
 
@@ -57,6 +58,8 @@ class Tape:
     taps: dict[str, tuple[Node, Buffer]] = field(default_factory=dict)
     """Copies of activations that somebody wants to see, by name."""
     keep: list[object] = field(default_factory=list)
+    output: Output | None = None
+    """The product that makes the logits, where the best ones can be found without the others."""
 
 
 class Planner:
@@ -74,6 +77,7 @@ class Planner:
         self._columns: dict[Node, Buffer] = {}
         self._own: set[Node] = set()  # those whose records or columns each thread makes for itself
         self._pending: dict[Node, int] = {}
+        self._output: Output | None = None
         # By size and stride: partitions of rows and of records are different bytes of the same memory.
         self._free: dict[tuple[int, int], list[Buffer]] = {}
         self._all: list[Buffer] = []
@@ -88,7 +92,7 @@ class Planner:
 
     def plan(self, nodes: Sequence[Node]) -> Tape:
         """Nodes in the order they were made; the last one, taps aside, is the logits."""
-        logits = [node for node in nodes if node.op != "tap"][-1]
+        self._logits = logits = [node for node in nodes if node.op != "tap"][-1]
         self._pending = {node: len(node.uses) + (node is logits) for node in nodes}
         done_elsewhere = fused(nodes)
         filled = [(node, self._float_buffer(node)) for node in nodes if node.op in FILLED]
@@ -108,6 +112,7 @@ class Planner:
             groups=list(self._groups.items()),
             taps=self._taps,
             keep=[self._constants, self._store, self._all],
+            output=self._output,
         )
 
     # ---- instructions, barriers, buffers
@@ -298,9 +303,20 @@ class Planner:
         words += [out.address, out.stride, bias, extra.address if extra else 0, row_bytes * (source in self._own)]
         reads: list[Touch] = [(x, self._read_whole(source))]
         reads += [(extra, None)] if extra else []
-        self._emit(tape.MATMUL, node, words, reads, [(out, None)])
+        if node is self._logits and is_possible(node, packed):
+            self._emit_output(node, words, reads, out, packed)
+        else:
+            self._emit(tape.MATMUL, node, words, reads, [(out, None)])
         self._done_with(source)
         self._buffers[owner or node] = out
+
+    def _emit_output(self, node: Node, words: list[int], reads: list[Touch], out: Buffer, packed: Packed) -> None:
+        """The product that makes the logits, or only the best ones: see ``core_shortlist``."""
+        self._output = Output(packed, np.zeros(WORDS, np.int64))
+        words = [*words, address(self._output.words)]
+        bounds = Buffer(np.zeros(0, np.uint8))
+        self._emit(tape.OUTPUT, node, words, reads, [(out, None), (bounds, None)])
+        self._emit(tape.EXACT, node, words, [*reads, (bounds, None)], [(out, None)])
 
     def _add(self, node: Node) -> None:
         x, y = node.inputs
@@ -345,7 +361,7 @@ class Planner:
         slot = self._slot(self._ropes, rope, 1)
         words = [x.address, x.stride, heads, head_dim, slot, len(rope.frequencies), int(rope.interleaved)]
         words += [weight, self._constant(eps), 4 * rope.first]
-        part = ("heads", heads, node.rows)
+        part = ("heads", heads, head_dim, node.rows)
         self._emit(tape.ROPE, node, words, [(x, part)], [(x, part)])
         self._finish(node, x)
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from kinetic.backends.base import Delta
 from kinetic.backends.cpu import tape
 from kinetic.backends.cpu.barriers import Buffer
-from kinetic.backends.cpu.graph import Node
 from kinetic.backends.cpu.plan_recurrent import ACTIVATION_CODES, expect_all_rows
+from kinetic.backends.graph import Node
 
 if TYPE_CHECKING:
     from kinetic.backends.cpu.plan import Planner

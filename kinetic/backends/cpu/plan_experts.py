@@ -16,11 +16,11 @@ from kinetic.backends.cpu import expert_fields as fields
 from kinetic.backends.cpu import tape
 from kinetic.backends.cpu.barriers import ALL_MODES, OWN, Buffer, By
 from kinetic.backends.cpu.functions import RECORD
-from kinetic.backends.cpu.graph import Node
 from kinetic.backends.cpu.layout import GROUP
 from kinetic.backends.cpu.memory import address, round_up
 from kinetic.backends.cpu.tiles import MANY, ONE, TWO
 from kinetic.backends.cpu.weights import Packed
+from kinetic.backends.graph import Node
 from kinetic.errors import KineticError
 
 if TYPE_CHECKING:

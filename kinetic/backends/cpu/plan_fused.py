@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kinetic.backends.base import BLOCK
 from kinetic.backends.cpu.functions import IN_TILES
-from kinetic.backends.cpu.graph import Node
+from kinetic.backends.graph import Node
 from kinetic.formats import by_type
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from kinetic.backends.base import BLOCK
 from kinetic.backends.cpu import tape
 from kinetic.backends.cpu.functions import RECORD
-from kinetic.backends.cpu.graph import Node
 from kinetic.backends.cpu.memory import address
 from kinetic.backends.cpu.tiles import MANY, ONE
+from kinetic.backends.graph import Node
 from kinetic.errors import KineticError
 
 if TYPE_CHECKING:
@@ -43,8 +43,9 @@ def _piece(
     x, heads = planner._buffers[source], node["heads"]
     words = [x.address + 4 * first, x.stride, 4 * step, out.address + 4 * place, out.stride]
     words += [4 * (node.width // heads), heads, count]
-    part: Partition = ("heads", heads, node.rows)
-    planner._emit(tape.PIECE, node, words, [(x, part if step else None)], [(out, part)])
+    read: Partition = ("heads", heads, step, node.rows) if step else None
+    made: Partition = ("heads", heads, node.width // heads, node.rows)
+    planner._emit(tape.PIECE, node, words, [(x, read)], [(out, made)])
 
 
 def linear_heads(planner: Planner, node: Node) -> None:

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from kinetic.backends.base import Scan, Weight
 from kinetic.backends.cpu import tape
-from kinetic.backends.cpu.graph import ALL_ROWS, Node
 from kinetic.backends.cpu.layout import GROUP
 from kinetic.backends.cpu.memory import address, allocate, round_up
+from kinetic.backends.graph import ALL_ROWS, Node
 from kinetic.errors import KineticError
 from kinetic.formats import by_type
 

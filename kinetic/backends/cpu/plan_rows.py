@@ -8,7 +8,7 @@ from kinetic.backends.base import Attention
 from kinetic.backends.cpu import tape
 from kinetic.backends.cpu.barriers import ALL_MODES
 from kinetic.backends.cpu.core_limits import attention_units
-from kinetic.backends.cpu.graph import Node
+from kinetic.backends.graph import Node
 from kinetic.errors import KineticError
 
 if TYPE_CHECKING:
@@ -29,9 +29,10 @@ def attend(planner: Planner, node: Node) -> None:
     shape = [spec.kv_heads, spec.head_dim, spec.value_width, keys, values]
     if stored:
         k, v = stored
-        part = ("heads", spec.kv_heads, node.rows)
+        # Memory may have been that of heads of another width: then these are not the bytes a thread had.
+        of_k, of_v = (("heads", spec.kv_heads, width, node.rows) for width in (spec.head_dim, spec.value_width))
         words = [k.address, v.address, k.stride, *shape, v.stride]
-        planner._emit(tape.STORE, node, words, [(k, part), (v, part)], [(planner._cache, part)])
+        planner._emit(tape.STORE, node, words, [(k, of_k), (v, of_v)], [(planner._cache, of_k)])
     out = planner._float_buffer(node)
     slot = planner._slot(planner._groups, spec.heads // spec.kv_heads, 2)
     words = [q.address, q.stride, spec.heads, *shape]

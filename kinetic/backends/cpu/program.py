@@ -9,30 +9,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetic.backends import rope_tables
-from kinetic.backends.base import CHUNK, Attention, Forward, Rope, Snapshot, State
-from kinetic.backends.checks import check_given
+from kinetic.backends.base import CHUNK, Attention, Rope, Snapshot, State
+from kinetic.backends.checks import check_given, check_table, split
 from kinetic.backends.control_word import default_rounding
 from kinetic.backends.cpu import tape
 from kinetic.backends.cpu.barriers import Buffer
 from kinetic.backends.cpu.candidates import Candidates
 from kinetic.backends.cpu.core_limits import attention_units, part_bytes, scratch_bytes
-from kinetic.backends.cpu.graph import OUTPUT_ROWS, GraphOps, Node, matrices
 from kinetic.backends.cpu.layout import TILE
 from kinetic.backends.cpu.memory import address, allocate, allocate_huge, round_up
 from kinetic.backends.cpu.native import Kernels
 from kinetic.backends.cpu.pages import PageLayout, Pages
 from kinetic.backends.cpu.plan import TABLES, Planner, Tape, span_words
-from kinetic.backends.cpu.weights import WeightStore, check_table, open_pack
-from kinetic.backends.cpu.whole import needs_whole, whole_spans
+from kinetic.backends.cpu.shortlist import Shortlist, is_worth
+from kinetic.backends.cpu.weights import WeightStore, open_pack
 from kinetic.backends.cpu.workers import Workers
+from kinetic.backends.graph import OUTPUT_ROWS, Node, matrices
 from kinetic.backends.states import StateStore, check_snapshot
+from kinetic.backends.whole import needs_whole, whole_spans
 from kinetic.bits import F32
 from kinetic.errors import OutOfMemory
 from kinetic.formats import by_type
 from kinetic.types import Batch, PackCache, lengths
 
-CAPACITY, TAPPED = 512, 128
-"""Rows of one pass, and of one whose activations are kept: longer batches are cut, which cannot change a bit."""
+CAPACITY, TAPPED, TAP_BYTES = 512, 128, 1 << 17
+"""Rows of one pass, and of one of whose activations more than ``TAP_BYTES`` a row are kept: longer batches are cut,
+which cannot change a bit."""
 
 
 class CpuProgram:
@@ -48,7 +50,8 @@ class CpuProgram:
         self._kernels = kernels
         self._threads = threads
         # In a pass of one row each thread has a copy of what it reads, and there is room for a copy a row.
-        self._capacity = max(TAPPED, threads) if any(node.op == "tap" for node in nodes) else CAPACITY
+        tapped = 4 * sum(node.width for node in nodes if node.op == "tap")  # exact: integers
+        self._capacity = max(TAPPED, threads) if tapped > TAP_BYTES else CAPACITY
         self._is_whole = needs_whole(layers, nodes)
         self._layout = PageLayout(layers)
         self._pages = Pages(self._layout)
@@ -65,6 +68,7 @@ class CpuProgram:
         self._seen: dict[str, list[F32]] = {}
         self._prepare(scratch_bytes(self._attention, nodes))
         self._workers = Workers(kernels, self._program, threads)
+        self._shortlist = self._made_shortlist()
         self._candidates = Candidates(kernels, self.vocab_size)
 
     def _plan(self, nodes: list[Node], packs: PackCache | None) -> Tape:
@@ -101,15 +105,26 @@ class CpuProgram:
 
     def _fit(self, rows: int) -> None:
         """Room for a longer pass, where a batch may not be cut: the same instructions over more memory."""
-        if rows > self._capacity:
-            self._capacity = round_up(rows, CAPACITY)
+        if rows <= self._capacity:
+            return
+        self._capacity = round_up(rows, CAPACITY)
+        try:
             self._tape = self._planned()
             self._make_room()
+        except BaseException:  # perhaps there was no memory for it: the next pass plans anew, however short it is
+            self._capacity = 0
+            raise
 
     def _planned(self) -> Tape:
         with default_rounding():
             planner = Planner(self._kernels, self._weights, self._layout, self._states, self._capacity)
             return planner.plan(self._nodes)
+
+    def _made_shortlist(self) -> Shortlist | None:
+        output = self._tape.output
+        if output is None or self._is_whole or not is_worth(output.packed):
+            return None
+        return Shortlist(self._kernels, output, self._threads)
 
     # ---- one pass
 
@@ -117,14 +132,23 @@ class CpuProgram:
     def can_branch(self) -> bool:
         return not self._states.states
 
-    def run(self, batch: Batch, given: F32 | None = None) -> F32:
+    def run(self, batch: Batch, given: F32 | None = None, best: int = 0) -> F32:
         """See ``base.Program.run``."""
-        return self._run(batch, given, np.copy)
+        if self._shortlist is None or len(batch.outputs) != 1 or len(batch.tokens) > self._capacity:
+            return self._run(batch, given, np.copy)
+        self._program[tape.BEST] = chosen = self._shortlist.begin(best)
+        try:
+            row = self._run(batch, given, np.copy)
+        finally:
+            self._program[tape.BEST] = 0
+        if chosen:
+            self._shortlist.end()
+        return row
 
-    def rows(self, batch: Batch, choice: tuple[int, float] | None = None) -> F32:
+    def rows(self, batch: Batch, choice: tuple[int, float] | None = None, best: int = 0) -> F32:
         """See ``base.Program.rows``."""
-        if len(batch.tokens) > self._capacity:
-            return self.run(batch)
+        if len(batch.tokens) > self._capacity or (best and self._shortlist and len(batch.outputs) == 1):
+            return self.run(batch, best=best)
         self._program[tape.CHOOSE] = self._candidates.prepare(self._tape.logits, len(batch.outputs), choice)
         try:
             rows = self._run(batch, None, lambda rows: rows)
@@ -206,8 +230,8 @@ class CpuProgram:
 
     def _refresh_spans(self, batch: Batch) -> None:
         """Where each row's sequence ends, and which rows the mean of each output row is over."""
-        spans = whole_spans(batch)
-        self._rows[2, : len(batch.tokens)] = [spans[sequence][1] for sequence in batch.sequences]
+        spans, ends = whole_spans(batch, goes_on=self._tape.given is not None), lengths(batch)
+        self._rows[2, : len(batch.tokens)] = [ends[sequence] for sequence in batch.sequences]
         for number, output in enumerate(batch.outputs):
             self._tape.spans[number] = span_words(*spans[batch.sequences[output]])
 
@@ -350,18 +374,6 @@ def _rows_in(buffer: Buffer, rows: int) -> F32:
     return buffer.data.view(np.float32)[: rows * stride].reshape(rows, stride)
 
 
-def split(batch: Batch, size: int) -> list[Batch]:
-    """The batch in pieces of at most ``size`` rows, in order."""
-    if len(batch.tokens) <= size:
-        return [batch]
-    parts = []
-    for start in range(0, len(batch.tokens), size):
-        rows = slice(start, start + size)
-        outputs = tuple(o - start for o in batch.outputs if start <= o < start + size)
-        parts.append(Batch(batch.tokens[rows], batch.positions[rows], batch.sequences[rows], outputs, batch.also[rows]))
-    return parts
-
-
 def runs(batch: Batch, limit: int) -> list[tuple[int, int]]:
     """(first row, rows) of stretches in one sequence at consecutive positions, at most ``limit`` rows each."""
     out: list[tuple[int, int]] = []
@@ -378,9 +390,3 @@ def runs(batch: Batch, limit: int) -> list[tuple[int, int]]:
             out.append((start, t - start))
             start = t
     return out
-
-
-def trace(forward: Forward) -> list[Node]:
-    ops = GraphOps()
-    forward(ops)
-    return ops.nodes

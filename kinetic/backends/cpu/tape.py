@@ -8,7 +8,7 @@ compiled side) and ``plan`` (the Python side) share these names.
 # Slots of the program table.
 CODE, LENGTH, ROWS, OUTPUT_ROWS, SYNC, SCRATCH, SCRATCH_BYTES = range(7)
 POSITIONS, PAGES, CHUNKS, PARTS, WORK, PASS, MODE = range(7, 14)
-SEQUENCES, SEQUENCE_COUNT, ORDER, ENDS, ALSO, CHOOSE = range(14, 20)
+SEQUENCES, SEQUENCE_COUNT, ORDER, ENDS, ALSO, CHOOSE, BEST = range(14, 21)
 FIRST_FREE = 24
 """From here on: one slot for each rotation table and each list of attention blocks."""
 
@@ -32,6 +32,8 @@ that need it."""
 # are, and the address of its recurrent states. ORDER: int64 [rows], the rows of each sequence together, in order.
 # Attention blocks: int64 [n, 2], first row and number of rows that follow one another in one sequence.
 
+# BEST: how many of the largest logits are wanted of the one output row, 0 for all logits (core_shortlist).
+
 # Offsets in SYNC (bytes): a cache line each. From SLEEPING on, one line for each thread.
 ARRIVED, GENERATION, START, STOP, YIELD, SLEEPING = 0, 64, 128, 192, 256, 320
 
@@ -45,9 +47,11 @@ ROUTE, ASSIGN, EXPERT_INPUT, EXPERT_HIDDEN, EXPERT_DOWN, EXPERT_SUM = range(14, 
 MUL, ACTIVATE, SHORT_CONV = range(20, 23)
 PIECE, MATMUL_HEADS = 23, 24
 SCAN, SOFTCAP, GATED_COLUMN, L2_NORM, DECAY, DELTA, LAYER_NORM, AVERAGE = range(25, 33)
+OUTPUT, EXACT = 33, 34
 
 NAMES = (
     "barrier norm+quantise norm matmul gated gated-float rope store attend add scale gather columns attend-merge "
     "route assign expert-input expert-hidden expert-down expert-sum "
-    "mul activate short-conv piece matmul-heads scan softcap gated-column l2-norm decay delta layer-norm average"
+    "mul activate short-conv piece matmul-heads scan softcap gated-column l2-norm decay delta layer-norm average "
+    "output exact"
 ).split()

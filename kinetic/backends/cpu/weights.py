@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetic.backends.base import Weight
+from kinetic.backends.checks import SLICE
 from kinetic.backends.cpu.layout import GROUP, group_bytes
 from kinetic.backends.cpu.memory import ALIGNMENT, address, allocate, allocate_huge, round_up
 from kinetic.backends.cpu.native import Kernels
@@ -56,21 +57,6 @@ def _offsets(weights: Iterable[Weight]) -> tuple[dict[str, int], int]:
         offsets[weight.name] = round_up(end, ALIGNMENT)
         end = offsets[weight.name] + _packed_bytes(weight)
     return offsets, end
-
-
-SLICE = 16 << 20
-"""Bytes of the file that are packed at a time, and then given back: most of a model is in memory once, not twice."""
-
-
-def check_table(table: Weight) -> None:
-    """Raises UnsupportedModel if a scale of an embedding table is not finite. Its rows stay in the file."""
-    fmt = by_type(table.ggml_type, table.name)
-    rows, row_bytes = table.data.shape
-    step = max(1, SLICE // row_bytes)
-    for first in range(0, rows, step):
-        piece = table.data[first : first + step]
-        check_scales(fmt, piece, table.name)
-        table.release(first * row_bytes, piece.nbytes)
 
 
 def _shares(first: int, last: int, count: int) -> Iterator[tuple[int, int]]:

@@ -1,12 +1,51 @@
-"""Kernels for GPUs: one source in the common subset of CUDA C and OpenCL C.
-
-Not a backend yet. It holds what proves that the order of every sum suits a
-GPU: a matmul and the attention, bit-equal to ``reference`` through OpenCL,
-which the tests run on the processor. The backend that runs whole models on
-these kernels comes with a later part; nothing else imports this folder.
+"""The GPU backend: one source of kernels in the common subset of CUDA C and OpenCL C, bit-equal to ``reference``.
 
     source.py     reads kernels, names the options they must be built with
     self_test.py  the edge vectors that a device must pass before it is used
+    device.py     what a program needs of a device
     opencl.py     builds and runs kernels; the only module that imports pyopencl
-    kernels/      common.h, functions.h, and one .cu file a kernel
+    cuda.py       the same for CUDA; the only module that imports cupy
+    choose.py     which device a name means
+    program.py    a model on a device; executor.py runs the nodes of its graph
+    kernels/      common.h, functions.h, formats.h, and one .cu file a kernel
+
+Importing it imports neither pyopencl nor cupy.
 """
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kinetic.backends.base import Attention, Forward, State
+from kinetic.backends.gpu.choose import open_named
+from kinetic.backends.gpu.device import Device
+from kinetic.backends.gpu.program import GpuProgram
+from kinetic.backends.gpu.source import kernel_digest
+from kinetic.backends.graph import trace
+from kinetic.backends.identity import engine_digest
+from kinetic.types import PackCache
+
+
+class GpuBackend:
+    threads = 1
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self.device_class, self.device_name = device.kind, device.name
+        self.engine_id = f"{device.kind}:{engine_digest('gpu', kernel_digest())}"
+
+    def load(
+        self,
+        forward: Forward,
+        layers: Sequence[Attention],
+        progress: Callable[[str], None] | None = None,
+        packs: PackCache | None = None,
+        states: Sequence[State] = (),
+    ) -> GpuProgram:
+        """Raises UnsupportedModel for a model that needs what there is no kernel for, OutOfMemory."""
+        return GpuProgram(self._device, trace(forward), layers, states)
+
+
+def open_backend(name: str) -> GpuBackend:
+    """The device called ``name``: 'opencl', 'cuda', or one of them and ':' and a number. Raises UsageError."""
+    return GpuBackend(open_named(name))

@@ -1,8 +1,4 @@
-"""Runs kernels through OpenCL, on devices that prove their arithmetic first. The only module that imports pyopencl.
-
-Small on purpose: what the tests need to run kernels at zero tolerance on any
-machine. Buffers live for one launch; nothing here runs a model yet.
-"""
+"""Runs kernels through OpenCL, on devices that prove their arithmetic first. The only module that imports pyopencl."""
 
 from __future__ import annotations
 
@@ -11,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from kinetic.backends.gpu import self_test
+from kinetic.backends.gpu.device import Memory
 from kinetic.backends.gpu.source import OPENCL_OPTIONS, kernel_source
 from kinetic.bits import F32
-from kinetic.errors import KineticError, UsageError
+from kinetic.errors import KineticError, OutOfMemory, UsageError
 
 try:
     import pyopencl as cl
@@ -39,10 +36,25 @@ def devices() -> list[cl.Device]:
         return []
 
 
+def graphics() -> list[cl.Device]:
+    """Those of them that are GPUs."""
+    return [device for device in devices() if device.type & cl.device_type.GPU]
+
+
+def numbered(number: int) -> Device:
+    """Device ``number`` in the order of ``devices``. Raises UsageError."""
+    found = devices()
+    if number >= len(found):
+        names = ", ".join(f"{i}: {device.name}" for i, device in enumerate(found)) or "none"
+        raise UsageError(f"there is no OpenCL device {number}; this machine has {names}", name="NO_DEVICE")
+    return Device(found[number])
+
+
 def open_device(among: Sequence[cl.Device] | None = None) -> Device:
-    """The first usable device. Raises UsageError that says of each why it was refused."""
+    """The first usable device, GPUs before others. Raises UsageError that says of each why it was refused."""
     refusals = []
-    for device in devices() if among is None else among:
+    gpus = graphics() if among is None else []
+    for device in [*gpus, *(d for d in devices() if d not in gpus)] if among is None else among:
         try:
             return Device(device)
         except UsageError as refusal:
@@ -58,6 +70,8 @@ def missing(single_fp_config: int) -> list[str]:
 class Device:
     """A device that offers the arithmetic and passed the self-test; UsageError otherwise."""
 
+    kind = "opencl"
+
     def __init__(self, device: cl.Device) -> None:
         if lacks := missing(device.single_fp_config):
             raise UsageError(f"OpenCL device '{device.name}' lacks {', '.join(lacks)}", name="DEVICE_REFUSED")
@@ -65,6 +79,8 @@ class Device:
         self.version: str = device.version
         self._context = cl.Context([device])
         self._queue = cl.CommandQueue(self._context)
+        self._kernels: dict[tuple[str, str], cl.Kernel] = {}
+        self._programs: dict[str, cl.Program] = {}
         if failed := self.failures(kernel_source("self_test")):
             raise UsageError(
                 f"OpenCL device '{device.name}' computes other bits than the reference in: {', '.join(failed)}",
@@ -96,10 +112,55 @@ class Device:
 
         Arrays are copied to the device, contiguous ones only; scalars are NumPy's, with the kernel's types.
         """
-        where = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
-        arguments = [
-            cl.Buffer(self._context, where, hostbuf=value) if isinstance(value, np.ndarray) else value
-            for value in (out, *inputs)
-        ]
-        cl.Kernel(program, name)(self._queue, (groups * lanes,), (lanes,), *arguments)
-        cl.enqueue_copy(self._queue, out, arguments[0])
+        arguments = [self.upload(value) if isinstance(value, np.ndarray) else value for value in (out, *inputs)]
+        self.launch(cl.Kernel(program, name), groups, lanes, *arguments)
+        self.read(arguments[0], out)
+
+    # ---- device.Device
+
+    def memory(self, size: int) -> Memory:
+        try:
+            return cl.Buffer(self._context, cl.mem_flags.READ_WRITE, max(size, 1))
+        except cl.Error as error:
+            raise self._too_large(size) from error
+
+    def upload(self, values: np.ndarray) -> Memory:
+        memory = self.memory(values.nbytes)
+        self.write(memory, values)
+        return memory
+
+    def write(self, memory: Memory, values: np.ndarray, offset: int = 0) -> None:
+        self._copy(memory, values, values.nbytes, dst_offset=offset)
+
+    def read(self, memory: Memory, values: np.ndarray, offset: int = 0) -> None:
+        self._copy(values, memory, values.nbytes, src_offset=offset)
+
+    def copy(self, target: Memory, source: Memory, size: int) -> None:
+        self._copy(target, source, size, byte_count=size)
+
+    def _copy(self, target: Memory, source: Memory, size: int, **where: int) -> None:
+        if size == 0:
+            return
+        try:
+            cl.enqueue_copy(self._queue, target, source, **where)
+        except cl.MemoryError as error:  # some drivers take the memory only now
+            raise self._too_large(size) from error
+
+    def _too_large(self, size: int) -> OutOfMemory:
+        return OutOfMemory(f"OpenCL device '{self.name}' has no memory for {size / 2**20:.1f} MiB more")
+
+    def kernel(self, source: str, name: str) -> cl.Kernel:
+        if (source, name) not in self._kernels:
+            if source not in self._programs:
+                self._programs[source] = self.build(source)
+            self._kernels[source, name] = cl.Kernel(self._programs[source], name)
+        return self._kernels[source, name]
+
+    def launch(self, kernel: cl.Kernel, groups: int, lanes: int, *arguments: Memory | np.generic) -> None:
+        try:
+            kernel(self._queue, (groups * lanes,), (lanes,), *arguments)
+        except cl.MemoryError as error:
+            raise OutOfMemory(f"OpenCL device '{self.name}' has no memory left for its kernels") from error
+
+    def finish(self) -> None:
+        self._queue.finish()

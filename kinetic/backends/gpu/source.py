@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from importlib.resources import files
+
+import blake3
 
 from kinetic.backends.gpu.tables import tables
 from kinetic.formats import Format
@@ -30,6 +33,42 @@ def format_source(*formats: Format) -> str:
     """The functions of weight formats (``Format.GPU``) with the headers and tables that they need."""
     code = "".join(fmt.GPU for fmt in formats)
     return _whole('#include "formats.h"\n') + tables(code) + code
+
+
+def matmul_source(fmt: Format, experts: bool = False) -> str:
+    """Kernel ``matmul`` for weights of one format: matmul.cu or matmul_float.cu, behind what it reads them by.
+
+    With ``experts`` for weights that are several matrices.
+    """
+    name, several = fmt.NAME.lower(), {"EXPERTS": ""} if experts else {}
+    if not fmt.QUANTISED:
+        macros = {"VALUE(row, i)": f"{name}_value(row, i)", "BYTES": str(fmt.BYTES)}
+        return _whole('#include "formats.h"\n') + _defined(macros | several) + _read("matmul_float.cu")
+    macros = {"VALUES": str(fmt.BLOCK), "BYTES": str(fmt.BYTES)} | {
+        macro: f"{name}_{macro.partition('(')[0].lower()}(w, i)" for macro in _parts(fmt)
+    }
+    pairs = {"PAIRS": ""} if fmt.SCALES == "pairs" else {}
+    return format_source(fmt) + _defined(macros | pairs | several) + _read("matmul.cu")
+
+
+def _parts(fmt: Format) -> list[str]:
+    """The parts of ``formats.Integers`` that a format has, as macros."""
+    halves, minimum = fmt.SCALES == "halves", fmt.M_AT >= 0
+    has = {"Q": True, "SCALE": True, "MINIMUM": minimum, "SUB": halves, "SUB_MINIMUM": halves and minimum}
+    return [f"{part}(w, i)" for part, there in has.items() if there]
+
+
+def _defined(macros: dict[str, str]) -> str:
+    return "".join(f"#define {macro} {text}\n" for macro, text in macros.items())
+
+
+@lru_cache(maxsize=1)
+def kernel_digest() -> str:
+    """BLAKE3 of all text that kernels are made of, but the formats' own (they are counted where engines are named)."""
+    folder = files(__package__) / "kernels"
+    names = sorted(entry.name for entry in folder.iterdir())
+    words = [PRAGMA, *OPENCL_OPTIONS, *CUDA_OPTIONS, *(word for name in names for word in (name, _read(name)))]
+    return blake3.blake3("\0".join(words).encode()).hexdigest()
 
 
 def _whole(text: str) -> str:

@@ -32,7 +32,7 @@ class ReferenceProgram:
     def can_branch(self) -> bool:
         return not self._states.states
 
-    def run(self, batch: Batch, given: F32 | None = None) -> F32:
+    def run(self, batch: Batch, given: F32 | None = None, best: int = 0) -> F32:
         # What overflows becomes an infinity and is refused where a token is drawn; a warning would say it twice.
         ends = self._states.begin(batch)
         with default_rounding(), np.errstate(all="ignore"):
@@ -43,7 +43,7 @@ class ReferenceProgram:
         self._taps = ops.taps
         return logits
 
-    def rows(self, batch: Batch, choice: tuple[int, float] | None = None) -> F32:
+    def rows(self, batch: Batch, choice: tuple[int, float] | None = None, best: int = 0) -> F32:
         return self.run(batch)
 
     def taps(self) -> dict[str, F32]:

@@ -39,12 +39,13 @@ class RowCosts:
 
     def of(self, rows: int) -> float:
         """In passes of one row. ``rows`` from 1 to 64."""
-        for size, typical in zip(SIZES, TYPICAL, strict=True):
-            if size >= rows:
-                one = self.plain_seconds
-                is_known = one and self._count.get(size, 0) >= LEAST
-                return max(1.0, self._seconds[size] / one) if is_known else typical
-        return TYPICAL[-1] * rows / SIZES[-1]
+        index = next((i for i, size in enumerate(SIZES) if size >= rows), len(SIZES) - 1)
+        one = self.plain_seconds
+        # A larger pass can't be quicker: where it seems so, the smaller one was disturbed.
+        known = [self._seconds[size] for size in SIZES[index:] if self._count.get(size, 0) >= LEAST]
+        if not one or self._count.get(SIZES[index], 0) < LEAST:
+            return TYPICAL[index]
+        return max(1.0, min(known) / one)
 
     @property
     def plain_seconds(self) -> float:

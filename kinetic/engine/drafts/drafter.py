@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from kinetic.bits import F32
 from kinetic.engine.drafts.costs import RowCosts
+from kinetic.engine.drafts.hidden import HiddenSource
+from kinetic.engine.drafts.model import ModelSource
 from kinetic.engine.drafts.source import Source
 from kinetic.engine.drafts.tree import EMPTY, Tree, Trie
 
@@ -15,6 +18,9 @@ MOST_ROWS = 64
 LOSS, REGAINED, RESERVE = -2.0, 0.02, 8.0
 """In plain steps: a pass may not cost so much that this would be lost if no guess in it were right; every token gives
 back so much; earlier gains excuse no more than this. So guesses that are never right cost 2 % and two steps."""
+
+ENOUGH = 4.0
+"""Tokens expected of other guesses, from which on sources that take time are not asked."""
 
 PAUSE = 16
 """Tokens for which a source that uses the device is left alone when it has lost too much; then twice as many."""
@@ -69,6 +75,17 @@ class Drafter:
         for source in self.sources:
             source.extend(token)
 
+    @property
+    def sees(self) -> bool:
+        """Whether ``see`` has any use."""
+        return any(isinstance(source, HiddenSource) for source in self.sources)
+
+    def see(self, first: int, tokens: Sequence[int], hidden: F32) -> None:
+        """The model's hidden rows [n, width] of the certain ``tokens`` at positions from ``first`` on."""
+        for source in self.sources:
+            if isinstance(source, HiddenSource):
+                source.see(first, tokens, hidden)
+
     def propose(self, history: Sequence[int], longest: int) -> Tree:
         """What to guess after ``history``: a tree of at most ``longest`` levels, or EMPTY."""
         self._trie, self._begun = Trie(), len(history)
@@ -78,6 +95,8 @@ class Drafter:
         for account in self._accounts:
             if account.rest:
                 account.rest -= 1
+                continue
+            if isinstance(account.source, (HiddenSource, ModelSource)) and self._trie.expected() >= ENOUGH:
                 continue
             for branch in account.source.propose(history, longest):
                 self._trie.add(branch, account.source.rates)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from kinetic.backends.base import Program
 from kinetic.bits import F32
 from kinetic.engine.drafts.source import Branch, Rates
+from kinetic.errors import NonFinite
 from kinetic.types import Batch
 
 CHUNK = 512
@@ -22,11 +23,45 @@ ENOUGH = 0.35
 """Nothing is guessed behind a guess of which the whole way is less likely than this."""
 
 
+def first_rates() -> Rates:
+    """Of kinds 0 .. len(GAPS), and of a guess beside another."""
+    return Rates([*(0.35 + 0.1 * kind for kind in range(len(GAPS))), 0.97, 0.1])
+
+
+def guess(
+    program: Program,
+    row: F32,
+    step: Callable[[int], F32],
+    rates: Rates,
+    longest: int,
+    ids: Sequence[int] = (),
+) -> tuple[list[int], list[int]]:
+    """At most ``longest`` tokens and their kinds: the likeliest by logits ``row`` [V], then by those that ``step``
+    gives after each. ``ids`` are the tokens by number of a logit, unless they are the numbers."""
+    tokens: list[int] = []
+    kinds: list[int] = []
+    chance = 1.0
+    while True:
+        try:
+            numbers, values = program.candidates(row, 2, float("inf"))
+        except NonFinite:  # a drafter that overflows has nothing to say
+            return tokens, kinds
+        gap = float(values[0]) - float(values[1]) if len(values) > 1 else GAPS[-1]
+        kind = sum(gap >= limit for limit in GAPS)  # exact: a count
+        token = ids[numbers[0]] if ids else int(numbers[0])
+        tokens.append(token)
+        kinds.append(kind)
+        chance *= rates.of(kind)
+        if len(tokens) >= longest or chance < ENOUGH:
+            return tokens, kinds
+        row = step(token)
+
+
 class ModelSource:
     """Keeps a sequence of its own, as far as its tokens are those of the conversation."""
 
     def __init__(self, program: Program, context: int, clock: Callable[[], float] | None = None) -> None:
-        self.rates = Rates([*(0.35 + 0.1 * kind for kind in range(len(GAPS))), 0.97, 0.1])
+        self.rates = first_rates()
         self.spent = 0.0
         self._program, self._context, self._clock = program, context, clock
         self._read: list[int] = []
@@ -45,23 +80,11 @@ class ModelSource:
             yield Branch(tokens, kinds, len(GAPS) + 1)
 
     def _guess(self, history: Sequence[int], longest: int) -> tuple[list[int], list[int]]:
-        tokens: list[int] = []
-        kinds: list[int] = []
-        chance = 1.0
         if longest < 1:
-            return tokens, kinds
+            return [], []
         row = self._catch_up(history)
         self._program.mark(0)  # for guesses that are wrong
-        while True:
-            ids, values = self._program.candidates(row, 2, float("inf"))
-            gap = float(values[0]) - float(values[1]) if len(values) > 1 else GAPS[-1]
-            kind = sum(gap >= limit for limit in GAPS)  # exact: a count
-            tokens.append(int(ids[0]))
-            kinds.append(kind)
-            chance *= self.rates.of(kind)
-            if len(tokens) >= longest or chance < ENOUGH:
-                return tokens, kinds
-            row = self._pass(tokens[-1:])
+        return guess(self._program, row, lambda token: self._pass([token]), self.rates, longest)
 
     def _catch_up(self, history: Sequence[int]) -> F32:
         """Logits after ``history``; what was read and is not part of it is forgotten."""

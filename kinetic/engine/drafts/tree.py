@@ -66,6 +66,13 @@ class Trie:
                 there = self._node(node, token, chance, (rates, kind))
             node = there
 
+    def expected(self) -> float:
+        """How many tokens all guesses together promise."""
+        total = -1.0
+        for chance in self.chance:
+            total += chance
+        return total
+
     def _left(self, node: int) -> float:
         """The chance that none of the guesses after ``node`` is right, but ``node`` is."""
         left = self.chance[node]

@@ -12,6 +12,7 @@
 #define GLOBAL __global
 #define CONSTANT __constant
 #define LOCAL __local
+#define LOCAL_POINTER __local
 #define GROUP ((int)get_group_id(0))
 #define LANE ((int)get_local_id(0))
 #define LANES ((int)get_local_size(0))
@@ -29,6 +30,7 @@ typedef char schar;
 #define GLOBAL
 #define CONSTANT __device__ const
 #define LOCAL __shared__
+#define LOCAL_POINTER
 #define GROUP ((int)blockIdx.x)
 #define LANE ((int)threadIdx.x)
 #define LANES ((int)blockDim.x)

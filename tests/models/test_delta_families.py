@@ -37,6 +37,7 @@ def logits(path):
     "keys, error, words",
     [
         ({"ssm.state_size": 40, "ssm.inner_size": 160}, "UNSUPPORTED_HEADS", "not a multiple of 16"),
+        ({"ssm.state_size": 2048}, "BAD_SETTING", "between 1 and 1024"),
         ({"ssm.inner_size": 191}, "BAD_HEAD_COUNT", "4 heads of 48"),
         ({"ssm.group_count": 3}, "BAD_HEAD_COUNT", "3 keys"),
         ({"ssm.conv_kernel": 0}, "BAD_SETTING", "conv_kernel"),

@@ -47,6 +47,7 @@ def test_attention_and_mamba_beside_one_another(tmp_path):
         ({"ssm.group_count": 5}, "BAD_HEAD_COUNT"),
         ({"ssm.group_count": 0}, "BAD_SETTING"),
         ({"ssm.state_size": 18}, "UNSUPPORTED_STATE"),
+        ({"ssm.state_size": 2048}, "UNSUPPORTED_STATE"),
         ({"ssm.conv_kernel": 1}, "BAD_SETTING"),
         ({"ssm.conv_kernel": 17}, "BAD_SETTING"),
         ({"ssm.state_size": 24}, "WRONG_SHAPE"),

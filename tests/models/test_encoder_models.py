@@ -50,6 +50,16 @@ def test_how_texts_become_vectors(tmp_path, name, pooling, rank_pooling, ranks):
     assert embedding.labels == (tuple(LABELS) if name == "qwen3" else ())
 
 
+def test_sizes_that_do_not_fit_are_refused(tmp_path):
+    """Heads of another width than the matrices make, and a last dense layer that reads what nobody makes."""
+    wider = dict.fromkeys(("attention.key_length", "attention.value_length"), 64)
+    assert refused(write_tiny_encoder(tmp_path / "m.gguf", "bert", keys=wider)) == "WRONG_SHAPE"
+    gemma = write_tiny_encoder(tmp_path / "m.gguf", "gemma-embedding")
+    assert refused(gemma, without=("dense_2",)) == "MISSING_TENSOR"
+    gemma = write_tiny_encoder(tmp_path / "m.gguf", "gemma-embedding", keys={"rope.freq_base_swa": -1.0})
+    assert refused(gemma) == "BAD_SETTING"
+
+
 def test_windows_of_gemma(tmp_path):
     family = family_of(write_tiny_encoder(tmp_path / "m.gguf", "gemma-embedding"))
     assert [spec.window for spec in family.attention] == [20] * 5 + [0]

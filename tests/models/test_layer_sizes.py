@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from kinetic.loader import open_model_file
 from tests.support import tiny_models as tiny
 from tests.support.backends import assert_same
 from tests.support.blocks import random_weight
-from tests.support.tiny_families import write_tiny_family
+from tests.support.tiny_families import KINDS, write_tiny_family
 from tests.support.tiny_gemma4 import EXTRA, WIDTH, write_tiny_gemma4
 from tests.support.whole_models import feed, program_of, tokens_of
 
@@ -95,6 +96,12 @@ def test_other_families_refuse_layers_that_differ(tmp_path):
     assert (found, "qwen2.attention.head_count" in message) == ("UNSUPPORTED_LAYERS", True)
 
 
+def test_a_list_of_heads_is_checked_as_one_number_is(tmp_path, monkeypatch):
+    monkeypatch.setitem(KINDS, "qwen2", replace(KINDS["qwen2"], heads=(6, 4, 48)))
+    found, message = refusal(write_tiny_family(tmp_path / "m.gguf", "qwen2", keys={"attention.head_count": [6, 6]}))
+    assert (found, "6 query heads cannot share 4" in message) == ("BAD_HEAD_COUNT", True)
+
+
 # --- gemma4 ---
 
 
@@ -123,6 +130,7 @@ def test_layers_that_read_those_of_others(tmp_path):
         ({"final_logit_softcapping": -1.0}, {}, "BAD_SETTING", "must not be negative"),
         ({"final_logit_softcapping": float("nan")}, {}, "BAD_SETTING", "must not be negative"),
         ({}, {"rope_freqs.weight": None}, "MISSING_TENSOR", "rope_freqs"),
+        ({}, {"rope_freqs.weight": (3,)}, "WRONG_SHAPE", "rope_freqs"),
         ({}, {"per_layer_proj_norm.weight": None}, "MISSING_TENSOR", "per_layer_proj_norm"),
         ({}, {"blk.0.inp_gate.weight": (EXTRA, 2 * WIDTH)}, "WRONG_SHAPE", "inp_gate"),
         ({}, {"blk.1.ffn_gate_inp.scale": None}, "MISSING_TENSOR", "ffn_gate_inp.scale"),

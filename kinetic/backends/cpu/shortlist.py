@@ -1,0 +1,132 @@
+"""The output layer where only the best logits are wanted: bounds of all rows from a small copy of the matrix, and exact
+logits of those that can still win. docs/adr/0011 has the proof, docs/PERFORMANCE.md what it brings.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinetic.backends.base import BLOCK
+from kinetic.backends.cpu.layout import GROUP, LINE, NIBBLES, TILE
+from kinetic.backends.cpu.memory import address, allocate, allocate_huge, round_up
+from kinetic.formats import by_type
+
+if TYPE_CHECKING:
+    from kinetic.backends.cpu.native import Kernels
+    from kinetic.backends.cpu.weights import Packed
+    from kinetic.backends.graph import Node
+
+SMALLEST = 32 << 20
+"""Bytes of a matrix from which on it pays. A smaller one is read from nearer caches."""
+
+MOST = 8
+"""More of the best logits leave too many groups: with 40 there is nothing to gain."""
+
+LEADERS = 32
+"""Groups with the largest bounds, whose logits say what the others have to reach."""
+
+AFTER = 24
+"""Passes that would have been shorter before the copy is made: it costs about as much as these save."""
+
+TRIAL, PAUSE = 32, 256
+"""After so many passes in which too many groups were left, so many are computed in the plain way."""
+
+WORDS = 8
+MOST_WIDTH = 65536
+
+
+@dataclass(frozen=True)
+class Output:
+    """The product that makes the logits; ``words`` int64 [8] are those of ``core_shortlist.output``."""
+
+    packed: Packed
+    words: NDArray[np.int64]
+
+
+def is_possible(node: Node, packed: Packed) -> bool:
+    """Whether the logits are nothing but this product, with a matrix of the one format that has bounds."""
+    plain = node["bias"] is None and not node.uses
+    return plain and packed.fmt is by_type(8, "Q8_0") and packed.width <= MOST_WIDTH
+
+
+def is_worth(packed: Packed) -> bool:
+    """Whether the matrix is so large that reading it is what the product costs."""
+    return packed.matrix_bytes >= SMALLEST
+
+
+class Shortlist:
+    """Makes the copy when it has been missed often enough, and does without where it leaves too many groups."""
+
+    def __init__(self, kernels: Kernels, output: Output, threads: int) -> None:
+        self._kernels, self._output, self._threads = kernels, output, threads
+        self._missed = 0
+        self._left = self._tried = self._paused = 0
+        self._is_impossible = False
+        self._copy: NDArray[np.uint8] | None = None
+
+    def begin(self, best: int) -> int:
+        """How many of the best logits the next pass shall tell apart; 0: all logits, as always."""
+        if not 0 < best <= MOST or self._is_impossible:
+            return 0
+        if self._paused:
+            self._paused -= 1
+            return 0
+        if self._copy is None:
+            self._missed += 1
+            if self._missed <= AFTER or not self._make():
+                return 0
+        return best
+
+    def end(self) -> None:
+        """After a pass: how many groups were left."""
+        self._left += self.left
+        self._tried += 1
+        if self._tried == TRIAL:
+            # Bounds cost half of the product, so with half of the groups left nothing is gained.
+            if self._left > TRIAL * self._output.packed.groups * 4 // 10:
+                self._paused = PAUSE
+            self._left = self._tried = 0
+
+    @property
+    def left(self) -> int:
+        """Groups whose logits were computed in the last pass."""
+        counts = self._own.view(np.int64).reshape(self._threads, -1)[:, 6]
+        return int(counts.sum())  # exact: integers
+
+    def _make(self) -> bool:
+        packed, words = self._output.packed, self._output.words
+        blocks = packed.width // BLOCK
+        size = LINE + round_up(2 * GROUP * blocks, LINE) + NIBBLES * blocks  # as ``bounds`` has it
+        bad = np.zeros(1, np.int64)
+        try:
+            copy = allocate_huge(size * packed.groups)
+        except MemoryError:  # the plain way needs none
+            self._is_impossible = True
+            return False
+        source, target = address(packed.data), address(copy)
+
+        def part(groups: tuple[int, int]) -> None:
+            self._kernels.shrink(source, packed.group_bytes, blocks, target, size, *groups, address(bad))
+
+        edges = [packed.groups * i // self._threads for i in range(self._threads + 1)]
+        with ThreadPoolExecutor(self._threads) as pool:
+            list(pool.map(part, pairwise(edges)))
+        if bad[0]:
+            self._is_impossible = True
+            return False
+        self._copy = copy
+        self._bounds = allocate(4 * round_up(packed.groups, TILE)).view(np.float32)
+        self._bounds[:] = -np.inf
+        leaders = min(LEADERS, round_up(packed.groups, 8))
+        own = LINE + (8 + 4 * GROUP) * leaders
+        self._own = allocate(own * self._threads)
+        self._nothing = np.full(GROUP, -np.inf, np.float32)
+        memory = [address(self._bounds), address(self._own), own, leaders, packed.rows, address(self._nothing)]
+        words[:] = [target, size, *memory]
+        return True

@@ -1,0 +1,106 @@
+"""Runs kernels through CUDA, compiled by NVRTC. The only module that imports cupy."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kinetic.backends.gpu import self_test
+from kinetic.backends.gpu.device import Kernel, Memory
+from kinetic.backends.gpu.source import CUDA_OPTIONS, kernel_source
+from kinetic.bits import F32
+from kinetic.errors import KineticError, OutOfMemory, UsageError
+
+try:
+    import cupy
+except ImportError as error:
+    raise UsageError("CUDA needs CuPy: install kinetic-engine[cuda13], or [cuda12]", name="NO_CUDA") from error
+
+SELF_TEST_LANES = 64
+
+
+class CudaDevice:
+    """CUDA device ``number``, if it passes the self-test; UsageError otherwise."""
+
+    kind = "cuda"
+
+    def __init__(self, number: int = 0) -> None:
+        try:
+            count = cupy.cuda.runtime.getDeviceCount()
+        except Exception as error:  # no driver: cupy has an exception of its own for each reason
+            raise UsageError(f"this machine has no CUDA device: {error}", name="NO_DEVICE") from error
+        if number >= count:
+            raise UsageError(f"there is no CUDA device {number}; this machine has {count}", name="NO_DEVICE")
+        self._device = cupy.cuda.Device(number)
+        self._modules: dict[str, object] = {}
+        self._kernels: dict[tuple[str, str], Kernel] = {}
+        with self._device:
+            self._stream = cupy.cuda.Stream(non_blocking=True)
+            self.name = str(cupy.cuda.runtime.getDeviceProperties(number)["name"].decode())
+        if failed := self.failures(kernel_source("self_test")):
+            raise UsageError(
+                f"CUDA device '{self.name}' computes other bits than the reference in: {', '.join(failed)}",
+                name="DEVICE_REFUSED",
+            )
+
+    def failures(self, source: str) -> list[str]:
+        """The functions of the self-test that ``source``, built for this device, does not compute exactly."""
+
+        def run(a: F32, b: F32, c: F32) -> F32:
+            out = np.zeros((len(self_test.FUNCTIONS), len(a)), np.float32)
+            memory = self.memory(out.nbytes)
+            inputs = [self.upload(np.ascontiguousarray(values)) for values in (a, b, c)]
+            kernel = self.kernel(source, "self_test")
+            self.launch(kernel, len(a) // SELF_TEST_LANES, SELF_TEST_LANES, memory, *inputs, np.int32(len(a)))
+            self.read(memory, out)
+            return out
+
+        return self_test.failures(run)
+
+    # ---- device.Device
+
+    def memory(self, size: int) -> Memory:
+        with self._device, self._stream:
+            try:
+                return cupy.empty(max(size, 1), np.uint8)
+            except cupy.cuda.memory.OutOfMemoryError as error:
+                raise OutOfMemory(f"CUDA device '{self.name}' has no memory for {size / 2**20:.1f} MiB more") from error
+
+    def upload(self, values: np.ndarray) -> Memory:
+        memory = self.memory(values.nbytes)
+        self.write(memory, values)
+        return memory
+
+    def write(self, memory: Memory, values: np.ndarray, offset: int = 0) -> None:
+        with self._device:
+            bytes_of = values.reshape(-1).view(np.uint8)
+            memory[offset : offset + values.nbytes].set(bytes_of, stream=self._stream)
+            self._stream.synchronize()  # the array may be changed from now on
+
+    def read(self, memory: Memory, values: np.ndarray, offset: int = 0) -> None:
+        with self._device:
+            found = memory[offset : offset + values.nbytes].get(stream=self._stream)
+            self._stream.synchronize()
+        values.reshape(-1).view(np.uint8)[:] = found
+
+    def copy(self, target: Memory, source: Memory, size: int) -> None:
+        with self._device:
+            target.data.copy_from_device_async(source.data, size, self._stream)
+
+    def kernel(self, source: str, name: str) -> Kernel:
+        if (source, name) not in self._kernels:
+            try:
+                with self._device:
+                    if source not in self._modules:
+                        self._modules[source] = cupy.RawModule(code=source, options=CUDA_OPTIONS, backend="nvrtc")
+                    self._kernels[source, name] = self._modules[source].get_function(name)  # type: ignore[attr-defined]
+            except Exception as error:  # of the compiler, of the driver: cupy has several kinds
+                raise KineticError(f"CUDA device '{self.name}' cannot build a kernel: {error}") from error
+        return self._kernels[source, name]
+
+    def launch(self, kernel: Kernel, groups: int, lanes: int, *arguments: Memory | np.generic) -> None:
+        with self._device, self._stream:
+            kernel((groups,), (lanes,), arguments)
+
+    def finish(self) -> None:
+        with self._device:
+            self._stream.synchronize()

@@ -1,0 +1,121 @@
+"""A model on a device: weights, pages of keys and values, and an executor of its graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinetic.backends.base import Attention, Snapshot, State
+from kinetic.backends.checks import check_given, check_table, split
+from kinetic.backends.gpu.device import Device
+from kinetic.backends.gpu.executor import OPS, TABLES, Executor
+from kinetic.backends.gpu.pages import Pages
+from kinetic.backends.graph import Node, matrices
+from kinetic.backends.reference.candidates import candidates
+from kinetic.backends.reference.functions import exp32
+from kinetic.backends.states import StateStore, check_snapshot
+from kinetic.backends.whole import needs_whole, whole_spans
+from kinetic.bits import F32
+from kinetic.errors import KineticError, UnsupportedModel
+from kinetic.types import Batch
+
+CAPACITY = 256
+"""Rows of one pass: longer batches are cut, which cannot change a bit."""
+
+
+class GpuProgram:
+    def __init__(
+        self, device: Device, nodes: list[Node], layers: Sequence[Attention], states: Sequence[State] = ()
+    ) -> None:
+        require_kernels(device, nodes)
+        self._device = device
+        self._layers = tuple({spec.layer: spec for spec in layers}.values())
+        self._states = StateStore(states)
+        self._is_whole = needs_whole(layers, nodes)
+        self._pages = Pages(device, self._layers)
+        products = {weight.name for weight in matrices(nodes)}
+        for table in {node["table"].name: node["table"] for node in nodes if node.op in TABLES}.values():
+            if table.name not in products:
+                check_table(table)
+        self._executor: Executor | None = Executor(device, nodes, self._pages, self._states)
+        self._given = next((node.width for node in nodes if node.op == "given"), 0)
+        self.vocab_size = [node for node in nodes if node.op != "tap"][-1].width
+        self._seen: list[dict[str, F32]] = []
+
+    def run(self, batch: Batch, given: F32 | None = None, best: int = 0) -> F32:
+        """See ``base.Program.run``."""
+        if self._executor is None:
+            raise KineticError("this program is closed", name="CLOSED")
+        check_given(self._given, batch, given)
+        ends = self._states.begin(batch)
+        logits, self._seen = [], []
+        if self._is_whole:
+            whole_spans(batch)
+        for part in [batch] if self._is_whole else split(batch, CAPACITY):
+            rows = len(part.tokens)
+            found, seen = self._executor.run(part, None if given is None else given[:rows])
+            given = None if given is None else given[rows:]
+            logits.append(found)
+            self._seen.append(seen)
+        self._states.end(ends)
+        return np.concatenate(logits)
+
+    can_branch = False
+
+    def rows(self, batch: Batch, choice: tuple[int, float] | None = None, best: int = 0) -> F32:
+        return self.run(batch)
+
+    def fork(self, source: int, target: int, length: int) -> None:
+        raise KineticError("a sequence on a device can't be forked")
+
+    def take_over(self, source: int, target: int) -> None:
+        raise KineticError("a sequence on a device can't be forked")
+
+    def taps(self) -> dict[str, F32]:
+        return {name: np.concatenate([seen[name] for seen in self._seen]) for name in (self._seen or [{}])[0]}
+
+    def length(self, sequence: int) -> int:
+        return self._states.length(sequence)
+
+    def truncate(self, sequence: int, length: int) -> int:
+        kept = self._states.truncate(sequence, length)
+        self._pages.truncate(sequence, kept)
+        return kept
+
+    def mark(self, sequence: int) -> None:
+        self._states.mark(sequence)
+
+    def snapshot(self, sequence: int) -> Snapshot:
+        length = self.length(sequence)
+        keys, values = self._pages.read(sequence, length)
+        return Snapshot(length, keys, values, self._states.copies(sequence))
+
+    def restore(self, sequence: int, snapshot: Snapshot) -> None:
+        check_snapshot(snapshot, self._layers)
+        self._states.put(sequence, snapshot.length, snapshot.states)
+        self._pages.write(sequence, snapshot.length, snapshot.keys, snapshot.values)
+
+    def candidates(self, row: F32, k: int, floor: float) -> tuple[NDArray[Any], F32]:
+        return candidates(row, k, floor)
+
+    def exp(self, x: F32) -> F32:
+        return exp32(x)
+
+    def close(self) -> None:
+        """Its memory is given back, the device can be used on."""
+        self._device.finish()
+        self._executor = None
+
+
+def require_kernels(device: Device, nodes: Sequence[Node]) -> None:
+    """Raises UnsupportedModel that names what there is no kernel for."""
+    missing = [op for op in dict.fromkeys(node.op for node in nodes) if op not in OPS]
+    if missing:
+        raise UnsupportedModel(
+            f"there are no kernels for {', '.join(missing)} on {device.kind} devices yet, and this model needs them: "
+            "run it with --device cpu",
+            name="NO_DEVICE_KERNEL",
+        )
