@@ -37,7 +37,9 @@ def main() -> None:
     for name, found in times.items():
         ratios = [cold / own for cold, own in zip(times["cold"], found, strict=True)]
         low, middle, high = min(ratios), statistics.median(ratios), max(ratios)
-        print(f"{name:10} {1000 * statistics.median(found):8.1f}   1/{middle:.1f} of cold (1/{low:.1f} to 1/{high:.1f})")
+        print(
+            f"{name:10} {1000 * statistics.median(found):8.1f}   1/{middle:.1f} of cold (1/{low:.1f} to 1/{high:.1f})"
+        )
 
 
 def measure(file: LoadedFile, folder: Path, tokens: int, rounds: int, threads: int) -> dict[str, list[float]]:

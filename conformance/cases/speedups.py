@@ -94,7 +94,9 @@ SPEED_UPS: dict[str, SpeedUp] = {
 
 def cases(setting: Setting) -> Iterator[Case]:
     for subject in setting.subjects:
-        for name in SPEED_UPS if setting.device == "cpu" else ("prompt-in-batches", "replay-in-batches", "drafts", "warm"):
+        for name in (
+            SPEED_UPS if setting.device == "cpu" else ("prompt-in-batches", "replay-in-batches", "drafts", "warm")
+        ):
             yield Case(f"{subject.name}/{name}", partial(_run, setting, subject, name))
 
 
