@@ -60,8 +60,7 @@ class HiddenDrafter:
     layers: tuple[int, ...] = ()
     encode: Forward | None = None
     begins_empty: bool = False
-    ids: tuple[int, ...] = ()
-    """The other model's tokens, by number of a logit, where it does not have them all."""
+    ids: tuple[int, ...] = ()  # the other model's tokens, by number of a logit, where it does not have them all
     block: int = 0
     mask: int = 0
 
