@@ -114,11 +114,14 @@ def edit_round(options: argparse.Namespace, model: Model, prompt: Path, guessers
     }
 
 
-def other_round(options: argparse.Namespace, model: Model, prompt: Path, answer: tuple[int, ...]) -> Ratios:
+def other_round(
+    options: argparse.Namespace, model: Model, prompt: Path, answer: tuple[int, ...], is_odd: bool
+) -> Ratios:
     """Text with nothing to copy, and the check of an answer against llama.cpp's time to generate as much."""
     story = jobs()[1]
     noise = Job("noise", story.prompt, NOISE | {"seed": len(answer) + options.rounds})
-    sped, plain = (ours(model, noise, options.tokens, drafts=drafts) for drafts in (True, False))
+    found = {drafts: ours(model, noise, options.tokens, drafts=drafts) for drafts in (is_odd, not is_odd)}
+    sped, plain = found[True], found[False]
     request = Request(
         tuple(model.tokenizer.encode(story.prompt, add_special=True, parse_special=False)), Sampling(temperature=0)
     )
@@ -159,9 +162,9 @@ def main() -> int:
             ours(model, edit, 32, drafts=drafts)
         greedy = Job("answer", story.prompt, {"temperature": 0.0})
         answer = ours(model, greedy, options.check, drafts=True).tokens if options.check else ()
-        for _ in range(options.rounds):
+        for number in range(options.rounds):
             if options.check:
-                found = other_round(options, model, prompt, answer)
+                found = other_round(options, model, prompt, answer, number % 2 == 1)
             else:
                 found = edit_round(options, model, prompt, guessers)
             for name, ratio in found.items():
