@@ -260,7 +260,7 @@ def assembly(module: llvm.ModuleRef, processor: str, features: str = "", triple:
 
 
 def vector_kernels(module: ir.Module, isa: str) -> None:
-    for part in (rows, activation_rows, delta_rows, scan, control):
+    for part in (rows, activation_rows, scan, control):
         part.emit(module)
     for part in (attention, bounds, delta_rows):
         part.emit(module, isa)
