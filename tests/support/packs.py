@@ -42,7 +42,8 @@ class Packs:
     def logits(self, path: Path, *, is_warm: bool | None = None, threads: int = 2, pack_cache: bool = True) -> F32:
         """Logits [tokens, V]. ``is_warm`` says whether all weights must come from a pack, or none."""
         self.packed = 0
-        with Model(path, threads=threads, pack_cache=pack_cache) as model:
+        # A drafter has weights of its own, which are in no pack.
+        with Model(path, threads=threads, pack_cache=pack_cache, off=("drafts",)) as model:
             found = model._engine.logits(TOKENS)
         assert is_warm is None or is_warm == (self.packed == 0), f"{self.packed} matrices were packed"
         return found
