@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kinetic.backends.control_word import default_rounding
 from kinetic.errors import UnsupportedModel
-from kinetic.models.context_settings import MAX_CONTEXT
+from kinetic.models.limits import MAX_CONTEXT
 from kinetic.types import RopeOverrides
 
 if TYPE_CHECKING:

@@ -6,12 +6,10 @@ import math
 from typing import TYPE_CHECKING
 
 from kinetic.models.family import refuse
+from kinetic.models.limits import MAX_CONTEXT
 
 if TYPE_CHECKING:
     from kinetic.gguf import Gguf
-
-MAX_CONTEXT = 1 << 20
-"""Angles of rotary positions are reduced exactly below 2^20 (rope_tables.sin_cos)."""
 
 
 def trained_context(gguf: Gguf, architecture: str) -> int:

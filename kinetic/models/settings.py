@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from kinetic.backends.base import Attention
 from kinetic.bits import round_f32
-from kinetic.models.context_settings import MAX_CONTEXT, longest_context, rope_base
+from kinetic.models.context_settings import longest_context, rope_base
 from kinetic.models.family import refuse
+from kinetic.models.limits import MAX_CONTEXT
 
 if TYPE_CHECKING:
     from kinetic.gguf import Gguf

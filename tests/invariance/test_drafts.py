@@ -215,7 +215,7 @@ def test_what_is_computed_again_stays_little(tiny):
         [Guesses([step.token for step in expected], KINDS["late"])], Free(), 6, can_branch=engine._program.can_branch
     )
     rows, sizes = engine._program.rows, []
-    engine._program.rows = lambda batch, choice: sizes.append(len(batch.tokens)) or rows(batch, choice)
+    engine._program.rows = lambda batch, *wanted: sizes.append(len(batch.tokens)) or rows(batch, *wanted)
     assert list(engine.generate(request)) == expected
     assert max(sizes) < 40
     engine.close()
@@ -248,7 +248,7 @@ class Forgetful:
     def truncate(self, sequence, length):
         return self._program.truncate(sequence, length // 8 * 8)
 
-    def rows(self, batch, choice=None):
+    def rows(self, batch, choice=None, best=0):
         assert set(batch.sequences) == {0} and not batch.also
         self.recomputed += batch.outputs[0]
         return self._program.rows(batch, choice)

@@ -60,7 +60,7 @@ def test_a_profile_is_used_where_nothing_else_is_said(tmp_path):
     with Model(path, threads=1) as bare, Model(tmp_path / "a.ktc") as model:
         passes = []
         run = model._engine._program.run
-        model._engine._program.run = lambda batch: passes.append(len(batch.tokens)) or run(batch)
+        model._engine._program.run = lambda batch, **options: passes.append(len(batch.tokens)) or run(batch, **options)
         asked = {"temperature": 0, "raw": True, "max_tokens": 5}
         answer, same = model.generate("a rather long text", **asked), bare.generate("a rather long text", **asked)
         assert answer.tokens == same.tokens and answer.receipt()["model"] == same.receipt()["model"]
