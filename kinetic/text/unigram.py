@@ -18,6 +18,9 @@ from kinetic.text.vocabulary import NORMAL, UNUSED, USER_DEFINED, Vocabulary, as
 UNKNOWN_PENALTY = 10.0
 """How much worse a character without a token is than the worst token."""
 
+LONGEST = 512
+"""Characters of a token. Every length is tried at every place of a text, so a file must not have too many of them."""
+
 SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -36,6 +39,9 @@ class UnigramEncoder:
         self._unknown_score = _float32(min(normal, default=0.0) - UNKNOWN_PENALTY)
         self._tokens = _scored(vocabulary, vocabulary.scores)
         self._lengths = sorted(set(map(len, self._tokens)))
+        if self._lengths and self._lengths[-1] > LONGEST:
+            length = self._lengths[-1]
+            raise bad("LONG_TOKEN", f"the tokenizer has a token of {length} characters, {LONGEST} are allowed")
         prefix = metadata.get("tokenizer.ggml.add_space_prefix")
         self.add_space_prefix = True if prefix is None else bool(prefix)
         self._joins_spaces = bool(metadata.get("tokenizer.ggml.remove_extra_whitespaces", False))

@@ -167,6 +167,13 @@ def test_what_is_missing_is_refused():
     assert caught.value.name == "MISSING_UNKNOWN"
 
 
+def test_a_token_too_long_is_refused():
+    unigram([("a" * 512, -1.0)])
+    with pytest.raises(MalformedGguf) as caught:
+        unigram([("a" * 513, -1.0)])
+    assert caught.value.name == "LONG_TOKEN"
+
+
 def test_special_tokens_and_pairs():
     """``<s> query </s></s> document </s>``."""
     tokenizer = unigram([("\u2581a", -1.0), ("\u2581b", -1.0)], add_bos_token=True, add_sep_token=True)

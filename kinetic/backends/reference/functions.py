@@ -20,6 +20,7 @@ MAGIC_BITS = np.int32(0x4B400000)
 LOG2_E = np.float32(1.44269504088896341)
 LN2_HIGH = np.float32(-0.693359375)
 LN2_LOW = np.float32(2.12194440e-4)
+# As in expf of the Cephes library (Moshier).
 EXP_COEFFICIENTS = tuple(
     np.float32(c)
     for c in (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
@@ -32,6 +33,7 @@ EXP_ZERO_BELOW = np.float32(-87.0)
 SMALLEST_SUM = np.float32(2.0**-14)
 """Weights of experts are divided by no less: the smallest normal float16."""
 
+# As in tanhf of the Cephes library (Moshier).
 TANH_POLYNOMIAL_BELOW = np.float32(0.625)
 TANH_COEFFICIENTS = tuple(
     np.float32(c) for c in (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
