@@ -23,9 +23,10 @@ PIP := -m pip --disable-pip-version-check install --quiet
 # Start-up time is mostly reading modules: compile them now, also where PYTHONDONTWRITEBYTECODE is set.
 COMPILE := -m compileall -q kinetic ktc receipts conformance
 PYTEST := $(BIN)/python -m pytest
-# Each file of tests runs in one of several processes, at most four: more of them only take memory.
+# Tests run in several processes, at most four: more of them only take memory. Those of a file share what they make, so
+# they stay together; slow ones make little and are spread evenly.
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n > 4 ? 4 : n)))
-PARALLEL := -n $(WORKERS) --dist loadfile
+PARALLEL := -n $(WORKERS) --dist
 
 .PHONY: help demo test test-full check audit gate conformance vectors golden bench clean
 
@@ -62,13 +63,13 @@ demo: $(VENV)/.base
 # REQUIRE=chromium fails the tests of the report in a browser where there is none, instead of skipping them.
 test: $(VENV)/.test
 	@$(call fetch,smollm2,)
-	KINETIC_TEST_REQUIRE=$(if $(OFFLINE),,smollm2$(comma))$(REQUIRE) $(PYTEST) $(PARALLEL) -m 'not slow and not full'
+	KINETIC_TEST_REQUIRE=$(if $(OFFLINE),,smollm2$(comma))$(REQUIRE) $(PYTEST) $(PARALLEL) loadfile -m 'not slow and not full'
 
 # Fetching gemma3-270m accepts its terms, https://ai.google.dev/gemma/terms.
 test-full: $(VENV)/.test
 	@$(call fetch,smollm2,)
 	@$(call fetch,gemma3-270m,--accept-license)
-	KINETIC_TEST_REQUIRE=$(if $(OFFLINE),,smollm2$(comma)gemma3$(comma))$(REQUIRE) $(PYTEST) $(PARALLEL) -m 'slow or full'
+	KINETIC_TEST_REQUIRE=$(if $(OFFLINE),,smollm2$(comma)gemma3$(comma))$(REQUIRE) $(PYTEST) $(PARALLEL) worksteal -m 'slow or full'
 
 # Models already there are not fetched again. OFFLINE=1 skips the tests whose model is not there.
 fetch = $(if $(OFFLINE),:,$(BIN)/kinetic pull $(1) $(2)) \

@@ -85,10 +85,10 @@ def test_what_numpy_may_use(tiny_folder, expected, part):
 # --- what kernels are compiled for ---
 
 # Numba only writes LLVM's text and target.py says what that is compiled for: its own setting should do nothing at all.
+# The instruction set furthest from the usual one; the suite itself runs models on each (`make conformance`).
 COMPILED_FOR = {
     "Numba's generic": {"NUMBA_CPU_NAME": "generic"},
-    **({"Numba's x86-64-v3": {"NUMBA_CPU_NAME": "x86-64-v3"}} if target.x86() else {}),
-    **{isa: {target.ENVIRONMENT: isa} for isa in target.available()[1:]},
+    **{isa: {target.ENVIRONMENT: isa} for isa in target.available()[1:][-1:]},
 }
 
 
