@@ -83,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
             others.append(f"{path.parent.name} (`{_architecture(path)}`)")
     text = PAGE.read_text(encoding="utf-8")
     before, after = text.split(BEGIN)[0], text.split(END)[1]
-    missing = f"\nNot run yet: {', '.join(others)}.\n" if others else ""
+    missing = f"\nNot models of their own, but drafters or unknown: {', '.join(others)}.\n" if others else ""
     table = HEAD + "".join(map(str, rows)) + "\n" + VECTORS_HEAD + "".join(map(str, vectors))
     PAGE.write_text(before + BEGIN + table + missing + END + after, encoding="utf-8")
     return 0 if all(row.invariant for row in rows) and all(row.invariant for row in vectors) else 1
