@@ -380,6 +380,9 @@ class Program(Protocol):
     def stand(self, sequence: int, length: int, states: NDArray[np.uint8] | None = None) -> None:
         """Say that keys and values of ``length`` positions, at least 1, are there, and what the states are there."""
 
+    can_keep: bool
+    """Whether parts of a sequence can be read and put back (``read_kept``, ``write_kept``)."""
+
     can_branch: bool
     """Whether ``fork`` and ``take_over`` are possible: not with recurrent states."""
 

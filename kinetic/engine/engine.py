@@ -116,7 +116,7 @@ class Engine:
         self.drafter = None if self._loaded is None or "drafts" in off else self.fresh_drafter()
 
     def _make_warm(self, prefixes: PrefixCache | None, memory: int) -> Warm | None:
-        if self._loaded is None or not hasattr(self._loaded, "read_kept"):  # devices compute every prompt
+        if self._loaded is None or not self._loaded.can_keep:
             return None
         facts = (self.identity.engine_id, repr(self._family.attention), repr(self._family.states))
         return Warm(self._loaded, memory, DiskStore(prefixes, self._loaded, facts) if prefixes else None)

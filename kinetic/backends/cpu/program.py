@@ -48,8 +48,8 @@ class CpuProgram:
         packs: PackCache | None = None,
         states: Sequence[State] = (),
     ) -> None:
-        self._kernels = kernels
-        self._threads = threads
+        self._kernels, self._threads = kernels, threads
+        self.can_keep = True
         # In a pass of one row each thread has a copy of what it reads, and there is room for a copy a row.
         tapped = 4 * sum(node.width for node in nodes if node.op == "tap")  # exact: integers
         self._capacity = max(TAPPED, threads) if tapped > TAP_BYTES else CAPACITY

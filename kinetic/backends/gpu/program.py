@@ -63,7 +63,7 @@ class GpuProgram:
         self._states.end(ends)
         return np.concatenate(logits)
 
-    can_branch = False
+    can_branch = can_keep = False
 
     def rows(self, batch: Batch, choice: tuple[int, float] | None = None, best: int = 0) -> F32:
         return self.run(batch)

@@ -28,6 +28,8 @@ class ReferenceProgram:
         self._caches: dict[tuple[int, int], Cache] = {}
         self._taps: dict[str, F32] = {}
 
+    can_keep = True
+
     @property
     def can_branch(self) -> bool:
         return not self._states.states
