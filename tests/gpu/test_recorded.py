@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from kinetic.backends import open_backend
 from kinetic.backends.gpu import GpuBackend
 from kinetic.backends.gpu import recordings as recordings_module
 from kinetic.backends.gpu.executor import Executor
+from kinetic.backends.gpu.inputs import Inputs, Layout
+from kinetic.backends.gpu.recordings import Recordings, Stretch
 from kinetic.backends.reference import ReferenceBackend
 from kinetic.errors import KineticError, OutOfMemory
 from kinetic.loader import open_model_file
@@ -176,6 +179,8 @@ def test_a_pass_that_breaks_off(device, family, monkeypatch, failing):
     tokens = of(family, 3, 12)
     for t in range(1 if failing == "record" else 4):
         assert_same(program.run(rows(tokens[t : t + 1], t)), expected.run(rows(tokens[t : t + 1], t)))
+        if failing == "replay":
+            program.run(rows(tokens[:2], 0, 1))  # another shape, recorded too
     start = expected.length(0)
 
     def fail(*arguments):
@@ -214,6 +219,43 @@ def test_recordings_are_few(device, family, monkeypatch):
     assert len(recordings(program)._kept) == 3
     assert [layout.host["rows"].shape[0] for layout in recordings(program)._kept][-1] == 1
     assert recordings(program).replayed == 2  # of one row, right after it was recorded
+
+
+def test_memory_taken_in_a_recording_makes_it_void():
+    """The steps run plainly then, and are recorded the next time."""
+    done: list[str] = []
+    device = SimpleNamespace(allocations=0, replay=lambda recording: done.append("replayed"))
+
+    def record(work):
+        work()
+        done[-1] = "recorded"
+        return "recording"
+
+    def grow() -> None:
+        device.allocations += takes.pop(0)
+        done.append("run")
+
+    device.record = record
+    kept, layout, takes = Recordings(device), Layout({}, {}, 0), [0, 1, 0, 0]
+    for _ in range(4):
+        kept.run(layout, [Stretch(True, grow)])
+    assert done == ["run", "recorded", "run", "recorded", "replayed", "replayed"] and not takes
+
+
+def test_what_is_on_its_way_is_not_overwritten(device):
+    """After a pass that nothing was read of, the next one waits before it writes."""
+    asked: list[str] = []
+    ask = SimpleNamespace(
+        alignment=device.alignment, memory=device.memory, part=device.part, pinned=device.pinned,
+        send=lambda memory, values: asked.append("send"), finish=lambda: asked.append("finish"),
+    )  # fmt: skip
+    laid = Inputs(ask)
+    small, large = ({"x": ((size,), np.int32)} for size in (3, 3000))
+    for shapes in (small, small, large):
+        laid.send(laid.lay(shapes))
+    laid.arrived()
+    assert laid.lay(large) is laid.lay(large)
+    assert asked == ["send", "finish", "send", "finish", "send"]
 
 
 def test_memory_of_the_host_is_in_no_recording(device):
