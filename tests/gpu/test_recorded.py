@@ -221,25 +221,52 @@ def test_recordings_are_few(device, family, monkeypatch):
     assert recordings(program).replayed == 2  # of one row, right after it was recorded
 
 
-def test_memory_taken_in_a_recording_makes_it_void():
-    """The steps run plainly then, and are recorded the next time."""
+@pytest.mark.parametrize(
+    ("takes", "expected"),
+    [
+        ([0, 0, 0, 0], ["abc", "AbC", "AbC", "AbC"]),
+        ([0, 0, 1, 0], ["abc", "AbC", "Abc", "AbC"]),  # while it is replayed
+        ([1, 1, 0, 0], ["abc", "Abc", "AbC", "AbC"]),  # while it is recorded
+    ],
+)
+def test_memory_that_is_taken_makes_recordings_void(takes, expected):
+    """Steps behind the one that took it run plainly (small letters), and are recorded the next time."""
     done: list[str] = []
-    device = SimpleNamespace(allocations=0, replay=lambda recording: done.append("replayed"))
+    device = SimpleNamespace(allocations=0, replay=lambda recording: done.append(recording.upper()))
 
     def record(work):
         work()
-        done[-1] = "recorded"
-        return "recording"
-
-    def grow() -> None:
-        device.allocations += takes.pop(0)
-        done.append("run")
+        return done.pop()
 
     device.record = record
-    kept, layout, takes = Recordings(device), Layout({}, {}, 0), [0, 1, 0, 0]
-    for _ in range(4):
-        kept.run(layout, [Stretch(True, grow)])
-    assert done == ["run", "recorded", "run", "recorded", "replayed", "replayed"] and not takes
+
+    def middle() -> None:
+        device.allocations += next(left)
+        done.append("b")
+
+    steps = [Stretch(True, partial(done.append, "a")), Stretch(False, middle), Stretch(True, partial(done.append, "c"))]
+    kept, layout, left = Recordings(device), Layout({}, {}, 0), iter(takes)
+    for letters in expected:
+        done.clear()
+        kept.run(layout, steps)
+        assert "".join(done) == letters
+
+
+def test_memory_taken_in_a_recording_makes_it_void():
+    """Its steps run plainly."""
+    done: list[str] = []
+    device = SimpleNamespace(allocations=0, replay=lambda recording: done.append(recording.upper()))
+
+    def record(work):
+        work()
+        device.allocations += 1
+        return done.pop()
+
+    device.record = record
+    kept, layout = Recordings(device), Layout({}, {}, 0)
+    for _ in range(3):
+        kept.run(layout, [Stretch(True, partial(done.append, "a"))])
+    assert done == ["a", "a", "a"]
 
 
 def test_what_is_on_its_way_is_not_overwritten(device):

@@ -61,19 +61,16 @@ class Recordings:
             self._kept[layout] = found
 
     def _replay(self, recording: Recording | None, stretch: Stretch) -> None:
-        if recording is None:
+        if recording is None or self._allocations != self._device.allocations:  # a step before took memory
             stretch.run()
         else:
             self._device.replay(recording)
 
     def _recorded(self, stretch: Stretch) -> Recording | None:
-        """Run a stretch by way of a recording, if it has one."""
+        """Run a stretch by way of a recording, if it has one. What took memory may have moved what it holds."""
         recording = None
         if stretch.is_recordable and self._works:
-            before = self._device.allocations
             recording = self._device.record(stretch.run)
             self._works = recording is not None
-            if before != self._device.allocations:  # what it holds may be gone
-                recording = None
         self._replay(recording, stretch)
         return recording
