@@ -11,6 +11,7 @@ import numpy as np
 from kinetic.backends import rope_tables
 from kinetic.backends.base import CHUNK, Rope
 from kinetic.backends.control_word import default_rounding
+from kinetic.backends.gpu.attention import Attentions
 from kinetic.backends.gpu.device import Device, Memory
 from kinetic.backends.gpu.launches import Launches
 from kinetic.backends.gpu.pages import Pages
@@ -23,10 +24,7 @@ from kinetic.backends.states import StateStore
 from kinetic.backends.whole import whole_spans
 from kinetic.bits import F32
 from kinetic.formats import by_type
-from kinetic.types import Batch, lengths
-
-PARTIAL_BYTES = 64 << 20
-"""What the chunks of attention may take; more rows are attended to in several launches."""
+from kinetic.types import Batch
 
 TABLES = ("embed", "positions", "first_row")
 
@@ -37,13 +35,8 @@ class Pass:
 
     batch: Batch
     given: F32 | None
-    chunks: int
-    rows: Memory
-    """int32 [T, 3]: position, number of the sequence in ``tables``, and how long that is."""
-    tables: Memory
-    """int32 [sequences, chunks]: pages."""
-    outputs: Memory
-    """int32 [outputs]."""
+    arrays: dict[str, Memory]
+    """Those of attention, and 'outputs' int32 [outputs]."""
     spans: Spans | None
     """Where there are recurrences."""
 
@@ -52,11 +45,12 @@ class Executor:
     """``run`` gives the last node's rows. All weights are on the device once this is made."""
 
     def __init__(self, device: Device, nodes: Sequence[Node], pages: Pages, states: StateStore) -> None:
-        self._device, self._nodes, self._pages = device, nodes, pages
+        self._device, self._nodes = device, nodes
         self._launches = Launches(device)
         self._slots = Slots(device, nodes)
         self._weights = DeviceWeights(device)
         self._products = Products(self._launches, self._weights)
+        self._attentions = Attentions(self._launches, self._weights, pages)
         self._recurrences = Recurrences(self._launches, self._weights, states)
         self._recurs = bool(states.states)
         self._steps: dict[str, Callable[[Node, Pass], None]] = {
@@ -74,6 +68,8 @@ class Executor:
             self._products.prepare(node["weight"], several=node.op == "linear_heads")
         elif node.op == "experts":
             self._products.prepare_experts(node["experts"])
+        elif node.op == "attend":
+            self._attentions.prepare(node["spec"])
         self._recurrences.prepare(node)
         for name in VECTORS.get(node.op, ()):
             if node[name] is not None:
@@ -95,21 +91,9 @@ class Executor:
         return self._fetched(last, about), self._seen
 
     def _pass(self, batch: Batch, given: F32 | None) -> Pass:
-        ends = lengths(batch)
-        chunks = -(-max(ends.values()) // CHUNK)
-        tables = np.zeros((len(ends), chunks), np.int32)
-        for number, (sequence, end) in enumerate(ends.items()):
-            table = self._pages.table(sequence, end)[:chunks]
-            tables[number, : len(table)] = table
-        numbers = {sequence: number for number, sequence in enumerate(ends)}
-        rows = [
-            (position, numbers[sequence], ends[sequence])
-            for position, sequence in zip(batch.positions, batch.sequences, strict=True)
-        ]
-        upload = self._device.upload
-        places, outputs = np.array(rows, np.int32), np.array(batch.outputs, np.int32)
+        arrays = self._attentions.arrays(batch) | {"outputs": np.array(batch.outputs, np.int32)}
         spans = self._recurrences.spans(batch) if self._recurs else None
-        return Pass(batch, given, chunks, upload(places), upload(tables), upload(outputs), spans)
+        return Pass(batch, given, {name: self._device.upload(array) for name, array in arrays.items()}, spans)
 
     def _count(self, node: Node, about: Pass) -> int:
         """Rows of a node."""
@@ -172,7 +156,7 @@ class Executor:
         self._elements("join_heads", node, about, *map(np.int32, (*widths, heads, shared)))
 
     def _outputs(self, node: Node, about: Pass) -> None:
-        self._elements("take_rows", node, about, about.outputs, np.int32(node.width))
+        self._elements("take_rows", node, about, about.arrays["outputs"], np.int32(node.width))
 
     def _average(self, node: Node, about: Pass) -> None:
         spans = whole_spans(about.batch)
@@ -259,30 +243,8 @@ class Executor:
     # ---- attention
 
     def _attend(self, node: Node, about: Pass) -> None:
-        spec, q, rows = node["spec"], node.inputs[0], self._count(node, about)
-        where = about.rows, about.tables
-        keys, values = self._pages.keys(spec.layer), self._pages.values(spec.layer)
-        for source, target in zip(node.inputs[1:], (keys, values), strict=False):
-            sizes = np.int32(source.width), np.int32(about.chunks)
-            self._launches.each(
-                "attention", "store_rows", rows * source.width, target, self._slots.of(source), *where, *sizes
-            )
-        row_bytes = 4 * spec.heads * about.chunks * (spec.value_width + 2)
-        at_once = max(1, min(rows, PARTIAL_BYTES // row_bytes))
-        partials = self._launches.scratch("partials", at_once * row_bytes)
-        sinks = None if node["sinks"] is None else self._weights.vector(node["sinks"])
-        shape = spec.heads, spec.kv_heads, spec.head_dim, spec.value_width, about.chunks, spec.window, spec.causal
-        for first in range(0, rows, at_once):
-            count = min(at_once, rows - first)
-            self._launches.groups(
-                "attention", "attention_chunks", count * spec.heads * about.chunks, partials, self._slots.of(q), keys,
-                values, *where, *map(np.int32, (first, *shape)), np.float32(spec.scale), np.float32(spec.softcap),
-            )  # fmt: skip
-            merged = node["sinks"] is not None, first, spec.heads, *shape[3:]
-            self._launches.groups(
-                "attention", "attention_merge", count * spec.heads, self._slots.of(node), partials, about.rows,
-                partials if sinks is None else sinks, *map(np.int32, merged),
-            )  # fmt: skip
+        out, q, *stored = (self._slots.of(part) for part in (node, *node.inputs))
+        self._attentions.attend(out, q, stored, about.arrays, node)
 
 
 VECTORS = {
