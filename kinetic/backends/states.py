@@ -117,7 +117,8 @@ class StateStore:
         if self.states and any(batch.also):
             raise KineticError("a row can't be part of several sequences that have recurrent states")
         for others, position in zip(batch.also, batch.positions, strict=bool(batch.also)):
-            ends |= dict.fromkeys(others, position + 1)
+            for other in others:  # whose own rows may lie behind this one
+                ends[other] = max(ends.get(other, 0), position + 1)
         return ends
 
     def begin(self, batch: Batch) -> dict[int, int]:
