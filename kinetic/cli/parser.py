@@ -60,7 +60,11 @@ class _Layers(argparse.Action):
 
 def placed(options: argparse.Namespace) -> dict[str, Any]:
     """Where a model is to run, as arguments of ``kinetic.api.Model`` and everything like it."""
-    return {"device": options.device or "cpu", "gpu_layers": options.gpu_layers or "auto"}
+    from kinetic.backends import known
+
+    device, layers = options.device or "cpu", options.gpu_layers or "auto"
+    # Without layers on it a device is left alone, and need not be there.
+    return {"device": "cpu" if layers == "0" and known(device) else device, "gpu_layers": layers}
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter):

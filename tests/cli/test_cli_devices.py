@@ -49,6 +49,7 @@ def test_every_command_has_the_same_flags(capsys):
         (("--gpu-layers", "-3"), "--gpu-layers is '-3', but must be"),
         (("-ngl", "1.5"), "--gpu-layers is '1.5', but must be"),
         (("-ngl7",), "write a flag and its value apart"),
+        (("--device", "abacus", "-ngl", "0"), "there is no device abacus"),
         (
             ("--device", "abacus"),
             "there is no device abacus: this build has auto, cpu, reference, opencl[:N], cuda[:N]",

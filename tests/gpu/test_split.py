@@ -165,7 +165,7 @@ def test_neither_half_goes_on_alone(family, monkeypatch):
     assert program.length(0) == 0
 
 
-@pytest.mark.parametrize("file", ["llama", "lfm2"], indirect=True)
+@pytest.mark.parametrize("file", ["llama", "lfm2", "qwen35"], indirect=True)
 def test_answers_with_drafts_and_warm_starts(file, monkeypatch):
     """Requests that go on from one another, drafts that are right and wrong, and the taps of all layers."""
     monkeypatch.setattr(split_module, "open_backend", lambda name, **o: beside_cpu(OnReference(), o["gpu_layers"]))

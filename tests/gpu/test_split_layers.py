@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib
+import sys
 import weakref
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from kinetic import models
 from kinetic.api import Model
 from kinetic.api.verify import Checker
-from kinetic.backends import ALL, AUTO, open_backend
+from kinetic.backends import ALL, AUTO, gpu, open_backend
 from kinetic.backends.cuts import find_cuts
-from kinetic.backends.gpu import GpuBackend, room
+from kinetic.backends.gpu import GpuBackend, choose, room
 from kinetic.backends.gpu import program as program_module
 from kinetic.backends.graph import trace
 from kinetic.backends.split import SplitProgram
@@ -170,6 +174,29 @@ def test_layers_without_kernels_stay(family):
     assert backend.device_class == "cpu" and lines[-1].endswith(
         "outputs on reference devices: the model runs on the CPU"
     )
+
+
+def test_what_devices_say_of_themselves(device, opencl, monkeypatch):
+    """Their names, and what memory is left; CUDA's counts what CuPy keeps."""
+    monkeypatch.setitem(sys.modules, "cupy", None)  # as where it is not installed
+    monkeypatch.delitem(sys.modules, "kinetic.backends.gpu.cuda", raising=False)
+    names = [(f"opencl:{number}", found.name) for number, found in enumerate(opencl.devices())]
+    assert device.free_memory() > 1 << 20 and choose.listed() == names != []
+    fake, runtime = ModuleType("cupy"), SimpleNamespace(memGetInfo=lambda: (5, 9), getDeviceCount=lambda: 1)
+    runtime.getDeviceProperties = lambda number: {"name": b"Toy"}
+    fake.cuda = SimpleNamespace(runtime=runtime)  # type: ignore[attr-defined]
+    fake.get_default_memory_pool = lambda: SimpleNamespace(free_bytes=lambda: 3)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "cupy", fake)
+    cuda = importlib.import_module("kinetic.backends.gpu.cuda")
+    try:
+        toy = object.__new__(cuda.CudaDevice)
+        toy._device = contextlib.nullcontext()
+        assert toy.free_memory() == 8 and choose.listed() == [("cuda:0", "Toy"), *names]
+        runtime.getDeviceCount = lambda: 1 / 0
+        assert choose.listed() == names
+    finally:
+        sys.modules.pop("kinetic.backends.gpu.cuda", None)
+        vars(gpu).pop("cuda", None)
 
 
 # ---- models of the API
