@@ -8,7 +8,7 @@ import pytest
 from kinetic import models
 from kinetic.backends import open_backend
 from kinetic.backends import split as split_module
-from kinetic.backends.cuts import find_cuts
+from kinetic.backends.cuts import find_cuts, state_of
 from kinetic.backends.gpu import GpuBackend
 from kinetic.backends.graph import trace
 from kinetic.backends.split import SplitProgram
@@ -163,6 +163,23 @@ def test_neither_half_goes_on_alone(family, monkeypatch):
     with pytest.raises(OutOfMemory):
         program.run(rows(tokens[:4], 0))
     assert program.length(0) == 0
+
+
+@pytest.mark.parametrize("file", ["lfm2"], indirect=True)
+def test_halves_with_other_marks(family):
+    """One has room for two marks, and has to go further back than the other."""
+    cuts, tokens = find_cuts(trace(family.forward)), some_tokens(family)
+    front = next(n for n, cut in cuts.cuts.items() if {*map(state_of, trace(family.forward)[: cut.at])} - {None})
+    program = load(beside_cpu(OnReference(), cuts.layers - front), family)
+    program._front._states.most_marks = 2
+    expected = []
+    for start in range(0, 20, 4):
+        expected.append(program.run(rows(tokens[start : start + 4], start)))
+        program.mark(0)
+    assert program.truncate(0, 15) == 4
+    assert program._front.length(0) == program._back.length(0) == 4
+    assert_same(program.run(rows(tokens[4:20], 4)), np.concatenate(expected[1:]))
+    program.close()
 
 
 @pytest.mark.parametrize("file", ["llama", "lfm2", "qwen35"], indirect=True)
