@@ -21,6 +21,15 @@ except ImportError as error:
 SELF_TEST_LANES = 64
 
 
+def names() -> list[str]:
+    """Every CUDA device; none, and no driver, is no error."""
+    runtime = cupy.cuda.runtime
+    try:
+        return [runtime.getDeviceProperties(number)["name"].decode() for number in range(runtime.getDeviceCount())]
+    except Exception:  # cupy has an exception of its own for each reason
+        return []
+
+
 class CudaDevice:
     """CUDA device ``number``, if it passes the self-test; UsageError otherwise."""
 
@@ -128,6 +137,12 @@ class CudaDevice:
     def _not_recording(self) -> None:
         if self._is_recording:
             raise KineticError("memory of the host can't be part of a recording")
+
+    def free_memory(self) -> int:
+        """With what CuPy keeps of memory that was given back."""
+        with self._device:
+            free, _ = cupy.cuda.runtime.memGetInfo()
+            return int(free) + int(cupy.get_default_memory_pool().free_bytes())
 
     def kernel(self, source: str, name: str) -> Kernel:
         if (source, name) not in self._kernels:

@@ -96,6 +96,14 @@ class Device:
                 name="DEVICE_REFUSED",
             )
 
+    def free_memory(self) -> int:
+        """What AMD's driver says; others tell no more than what there is in all."""
+        device = self._context.devices[0]
+        try:
+            return int(device.global_free_memory_amd[0]) << 10
+        except (AttributeError, cl.Error):
+            return int(device.global_mem_size)
+
     def failures(self, source: str) -> list[str]:
         """The functions of the self-test that ``source``, built for this device, does not compute exactly."""
         program = self.build(source)
