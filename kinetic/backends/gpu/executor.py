@@ -12,6 +12,8 @@ from kinetic.backends import rope_tables
 from kinetic.backends.base import CHUNK, Rope
 from kinetic.backends.control_word import default_rounding
 from kinetic.backends.gpu.device import Device, Memory
+from kinetic.backends.gpu.expert_cache import ExpertOffload
+from kinetic.backends.gpu.experts import Mixtures
 from kinetic.backends.gpu.launches import Launches
 from kinetic.backends.gpu.pages import Pages
 from kinetic.backends.gpu.products import HEADS, KINDS, Products, Several
@@ -51,12 +53,20 @@ class Pass:
 class Executor:
     """``run`` gives the last node's rows. All weights are on the device once this is made."""
 
-    def __init__(self, device: Device, nodes: Sequence[Node], pages: Pages, states: StateStore) -> None:
+    def __init__(
+        self,
+        device: Device,
+        nodes: Sequence[Node],
+        pages: Pages,
+        states: StateStore,
+        offload: ExpertOffload | None = None,
+    ) -> None:
         self._device, self._nodes, self._pages = device, nodes, pages
         self._launches = Launches(device)
         self._slots = Slots(device, nodes)
         self._weights = DeviceWeights(device)
         self._products = Products(self._launches, self._weights)
+        self.mixtures = Mixtures(self._launches, self._weights, self._products, nodes, offload)
         self._recurrences = Recurrences(self._launches, self._weights, states)
         self._recurs = bool(states.states)
         self._steps: dict[str, Callable[[Node, Pass], None]] = {
@@ -73,11 +83,14 @@ class Executor:
         if node.op in ("linear", "linear_heads"):
             self._products.prepare(node["weight"], several=node.op == "linear_heads")
         elif node.op == "experts":
-            self._products.prepare_experts(node["experts"])
+            self.mixtures.prepare(node)
         self._recurrences.prepare(node)
         for name in VECTORS.get(node.op, ()):
             if node[name] is not None:
                 self._weights.vector(node[name])
+
+    def close(self) -> None:
+        self.mixtures.close()
 
     # ---- one pass
 
@@ -233,11 +246,11 @@ class Executor:
         self._products.product(y, x, self._count(node, about) * heads, node["weight"], Several(y, heads, HEADS))
 
     def _route(self, node: Node, about: Pass) -> None:
-        self._products.route(self._slots.of(node), self._slots.of(node.inputs[0]), self._count(node, about), node)
+        self.mixtures.route(self._slots.of(node), self._slots.of(node.inputs[0]), self._count(node, about), node)
 
     def _experts(self, node: Node, about: Pass) -> None:
         y, x, routes = (self._slots.of(part) for part in (node, *node.inputs))
-        self._products.experts(y, x, routes, self._count(node, about), node)
+        self.mixtures.experts(y, x, routes, self._count(node, about), node)
 
     # ---- recurrences
 

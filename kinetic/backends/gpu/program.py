@@ -12,6 +12,8 @@ from kinetic.backends.base import Attention, Snapshot, State
 from kinetic.backends.checks import check_given, check_table, split
 from kinetic.backends.gpu.device import Device
 from kinetic.backends.gpu.executor import OPS, TABLES, Executor
+from kinetic.backends.gpu.expert_cache import ExpertOffload
+from kinetic.backends.gpu.experts import Mixtures
 from kinetic.backends.gpu.pages import Pages
 from kinetic.backends.graph import Node, matrices
 from kinetic.backends.reference.candidates import candidates
@@ -28,7 +30,12 @@ CAPACITY = 256
 
 class GpuProgram:
     def __init__(
-        self, device: Device, nodes: list[Node], layers: Sequence[Attention], states: Sequence[State] = ()
+        self,
+        device: Device,
+        nodes: list[Node],
+        layers: Sequence[Attention],
+        states: Sequence[State] = (),
+        offload: ExpertOffload | None = None,
     ) -> None:
         require_kernels(device, nodes)
         self._device = device
@@ -40,7 +47,7 @@ class GpuProgram:
         for table in {node["table"].name: node["table"] for node in nodes if node.op in TABLES}.values():
             if table.name not in products:
                 check_table(table)
-        self._executor: Executor | None = Executor(device, nodes, self._pages, self._states)
+        self._executor: Executor | None = Executor(device, nodes, self._pages, self._states, offload)
         self._given = next((node.width for node in nodes if node.op == "given"), 0)
         self.vocab_size = [node for node in nodes if node.op != "tap"][-1].width
         self._seen: list[dict[str, F32]] = []
@@ -64,6 +71,12 @@ class GpuProgram:
         return np.concatenate(logits)
 
     can_branch = can_keep = False
+
+    @property
+    def mixtures(self) -> Mixtures:
+        """Where experts are, of a program that isn't closed."""
+        assert self._executor is not None
+        return self._executor.mixtures
 
     def rows(self, batch: Batch, choice: tuple[int, float] | None = None, best: int = 0) -> F32:
         return self.run(batch)
@@ -107,6 +120,8 @@ class GpuProgram:
     def close(self) -> None:
         """Its memory is given back, the device can be used on."""
         self._device.finish()
+        if self._executor is not None:
+            self._executor.close()
         self._executor = None
 
 
