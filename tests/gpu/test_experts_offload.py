@@ -140,6 +140,29 @@ def test_a_model_has_the_bits_of_the_cpu(device, opened, done, name, way):
     }.get(way, (True, False))
 
 
+def test_receipts_name_the_cpu_where_it_computes_experts(device, opened):
+    _, family, _ = opened("mixtral")
+
+    def named(offload: ExpertOffload | None) -> tuple[str, str]:
+        backend, lines = GpuBackend(device, offload), []
+        backend.load(family.forward, family.attention, lines.append).close()
+        assert ("experts" in backend.device_name) == ("cpu" in backend.device_class) == ("cpu:" in backend.engine_id)
+        return backend.device_class, "".join(lines).removeprefix(f"{device.name} has ")
+
+    def never():
+        raise AssertionError("nothing runs on the CPU")
+
+    assert named(None) == named(ExpertOffload(cache_bytes=10**9, host=never)) == ("opencl", "")
+    said = "2 of 6 experts of 2 layers at a time: a missing one is copied"
+    assert named(ExpertOffload(layers=9, host=never)) == ("opencl", said)
+    all_there = "0 of 6 experts of 2 layers at a time: a missing one runs on the CPU"
+    assert named(ExpertOffload(cache_bytes=0, host=cpu)) == ("cpu+opencl", all_there)
+    dear = ExpertOffload(layers=9, clock=steady(2.0, 2.0, 1.0), host=cpu)
+    assert named(dear) == ("opencl", said)
+    both = ExpertOffload(layers=9, clock=steady(0.001, 0.001, 0.002), host=cpu)
+    assert named(both) == ("cpu+opencl", f"{said} (2.00 ms), or runs on the CPU (1.00 ms a row)")
+
+
 def test_slots_that_are_mixed_up_are_seen(device, opened, monkeypatch):
     """So the tests above can fail."""
     tokens, family, expected = opened("qwen3moe")
@@ -253,14 +276,13 @@ def test_costs_are_the_shortest_times_for_a_byte():
 
 
 def mixtures(count: int):
-    """Nodes of so many layers with six experts of 9216 bytes, behind a product of 4096."""
+    """Nodes of so many layers with six experts of 9216 bytes."""
 
     def several(name: str, outputs: int, width: int):
         return random_weight(name, "F32", 6 * outputs, width, seed=1)._replace(shape=(6, outputs, width))
 
     def forward(ops):
         x = inputs(ops, np.ones((1, 32), np.float32))
-        x = ops.linear(x, random_weight("output", "F32", 32, 32, seed=1))
         for layer in range(count):
             names = [f"blk.{layer}.ffn_{part}_exps.weight" for part in ("gate", "up", "down")]
             experts = Experts(several(names[0], 24, 32), several(names[1], 24, 32), several(names[2], 32, 24), "silu")
@@ -276,17 +298,14 @@ def test_how_many_experts_the_device_has():
     nodes, (a, b, c) = mixtures(3)
     one = 9216
     assert expert_bytes(a["experts"]) == one
-    assert shares(nodes, ExpertOffload(), None) == {}
-    assert shares(nodes, ExpertOffload(layers=0), 1) == {}
-    assert shares(nodes, ExpertOffload(layers=2), None) == {a: 2, b: 2}
-    assert shares(nodes, ExpertOffload(layers=99, cache_bytes=9 * one), None) == {a: 3, b: 3, c: 3}
-    assert shares(nodes, ExpertOffload(layers=2, cache_bytes=9 * one), None) == {a: 4, b: 4}
-    assert shares(nodes, ExpertOffload(layers=2, cache_bytes=12 * one), 1) == {}
-    assert shares(nodes, ExpertOffload(cache_bytes=0), None) == {a: 0, b: 0, c: 0}
-    assert shares(nodes, ExpertOffload(), 8 * (18 * one + 4096)) == {}
-    assert shares(nodes, ExpertOffload(), (8 * (18 * one + 4096)) // 7) == {}
-    assert shares(nodes, ExpertOffload(), (8 * (18 * one + 4096)) // 7 - 16) == {a: 5, b: 5, c: 5}
-    assert shares(nodes, ExpertOffload(), 4096) == {a: 0, b: 0, c: 0}
+    assert shares(nodes, ExpertOffload(layers=0, cache_bytes=0)) == {}
+    assert shares(nodes, ExpertOffload(layers=2)) == {a: 2, b: 2}
+    assert shares(nodes, ExpertOffload()) == {a: 2, b: 2, c: 2}
+    assert shares(nodes, ExpertOffload(layers=99, cache_bytes=9 * one)) == {a: 3, b: 3, c: 3}
+    assert shares(nodes, ExpertOffload(layers=2, cache_bytes=9 * one)) == {a: 4, b: 4}
+    assert shares(nodes, ExpertOffload(cache_bytes=18 * one - 1)) == {a: 5, b: 5, c: 5}
+    assert shares(nodes, ExpertOffload(cache_bytes=18 * one)) == {}
+    assert shares(nodes, ExpertOffload(cache_bytes=3 * one - 1)) == {a: 0, b: 0, c: 0}
 
 
 # ---- choosing

@@ -8,10 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kinetic.backends.base import Backend, Experts
-from kinetic.backends.graph import Node, matrices
-
-RESERVE = 8
-"""Of the free memory one part in so many stays free: for activations, for keys and values."""
+from kinetic.backends.graph import Node
 
 ALL_LAYERS = 1 << 30
 """More layers than any model has."""
@@ -28,10 +25,9 @@ class ExpertOffload:
     """Which experts stay in host memory, and what a device may keep of them."""
 
     layers: int | None = None
-    """Those of the first so many layers. None: of every layer as many as there is no room for."""
+    """Those of the first so many layers; None is every layer, if not all fit into ``cache_bytes``."""
     cache_bytes: int | None = None
-    """What these layers' experts may take on the device. None: with ``layers`` as many of each as a token uses, else
-    what memory is left."""
+    """What these layers' experts may take on the device. None: as many of each layer as a token uses."""
     clock: Callable[[], float] | None = None
     """Tells in seconds what a copy costs, and what the CPU does. Without one every missing expert is copied."""
     host: Callable[[], Backend] | None = None
@@ -126,35 +122,16 @@ def expert_bytes(experts: Experts) -> int:
     return size
 
 
-def shares(nodes: Iterable[Node], offload: ExpertOffload, free: int | None) -> dict[Node, int]:
-    """By mixture how many of its experts the device has room for at a time; those that have room for all aren't there.
-
-    ``free`` is what memory the device has left, None where it can't tell.
-    """
-    nodes = list(nodes)
-    mixtures = [node for node in nodes if node.op == "experts"]
-    room: int | None = None
-    if offload.cache_bytes is not None:
-        room = offload.cache_bytes
-    elif offload.layers is None and free is not None:
-        others = {weight.name: weight.data.nbytes for weight in matrices(n for n in nodes if n.op != "experts")}
-        room = max(0, free - free // RESERVE - sum(others.values()))  # exact: integers
+def shares(nodes: Iterable[Node], offload: ExpertOffload) -> dict[Node, int]:
+    """By mixture how many of its experts the device has room for at a time; those that have room for all aren't there."""
     layers = ALL_LAYERS if offload.layers is None else offload.layers
-    off = [node for node in mixtures if _layer(node) < layers]
-    if room is None:
-        return {} if offload.layers is None else {node: n for node in off if (n := _used(node)) < _experts(node)}
-    one_of_each = sum(expert_bytes(node["experts"]) for node in off)  # exact: integers
-    count = room // max(1, one_of_each)
-    return {node: count for node in off if count < _experts(node)}
-
-
-def _experts(node: Node) -> int:
-    count: int = node["experts"].up.shape[0]
-    return count
-
-
-def _used(node: Node) -> int:
-    return node.inputs[1].width // 2
+    off = [node for node in nodes if node.op == "experts" and _layer(node) < layers]
+    if offload.cache_bytes is None:
+        counts = {node: node.inputs[1].width // 2 for node in off}
+    else:
+        one_of_each = sum(expert_bytes(node["experts"]) for node in off)  # exact: integers
+        counts = dict.fromkeys(off, offload.cache_bytes // max(1, one_of_each))
+    return {node: count for node, count in counts.items() if count < node["experts"].up.shape[0]}
 
 
 def _layer(node: Node) -> int:

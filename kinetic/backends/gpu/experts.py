@@ -62,12 +62,11 @@ class Mixtures:
         products: Products,
         nodes: Sequence[Node],
         offload: ExpertOffload | None = None,
-        free: int | None = None,
     ) -> None:
         self._launches, self._weights, self._products = launches, weights, products
         self._device = launches.device
-        self._offload = offload or ExpertOffload()
-        self._shares = shares(nodes, self._offload, free)
+        self._offload = offload or ExpertOffload(layers=0)
+        self._shares = shares(nodes, self._offload)
         self._off: dict[Node, _Off] = {}
         self._backend: Backend | None = None
         self._costs: Costs | None = None
