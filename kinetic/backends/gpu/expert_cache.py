@@ -123,7 +123,7 @@ def expert_bytes(experts: Experts) -> int:
 
 
 def shares(nodes: Iterable[Node], offload: ExpertOffload) -> dict[Node, int]:
-    """By mixture how many of its experts the device has room for at a time; those that have room for all aren't there."""
+    """By mixture how many of its experts the device has room for at a time; one that has room for all is left out."""
     layers = ALL_LAYERS if offload.layers is None else offload.layers
     off = [node for node in nodes if node.op == "experts" and _layer(node) < layers]
     if offload.cache_bytes is None:
