@@ -15,6 +15,8 @@ from kinetic.backends.base import Rope
 from kinetic.backends.gpu.attention import Attentions
 from kinetic.backends.gpu.device import Device, Memory
 from kinetic.backends.gpu.device_states import DeviceStates
+from kinetic.backends.gpu.expert_cache import ExpertOffload
+from kinetic.backends.gpu.experts import Mixtures
 from kinetic.backends.gpu.host_rows import TABLES, HostRows
 from kinetic.backends.gpu.inputs import Inputs, Layout, Shape
 from kinetic.backends.gpu.launches import Launches
@@ -49,7 +51,14 @@ class Pass:
 class Executor:
     """``run`` gives the last node's rows. All weights are on the device once this is made."""
 
-    def __init__(self, device: Device, nodes: Sequence[Node], pages: Pages, states: DeviceStates) -> None:
+    def __init__(
+        self,
+        device: Device,
+        nodes: Sequence[Node],
+        pages: Pages,
+        states: DeviceStates,
+        offload: ExpertOffload | None = None,
+    ) -> None:
         self._device, self._nodes = device, nodes
         self._launches = Launches(device)
         self._inputs = Inputs(device)
@@ -59,6 +68,7 @@ class Executor:
         self._weights = DeviceWeights(device)
         self._products = Products(self._launches, self._weights)
         self._attentions = Attentions(self._launches, self._weights, pages)
+        self.mixtures = Mixtures(self._launches, self._weights, self._products, nodes, offload)
         self._recurrences = Recurrences(self._launches, self._weights, states)
         self._averages = any(node.op == "average" for node in nodes)
         self._steps: dict[str, Callable[[Node, Pass], None]] = {
@@ -78,7 +88,7 @@ class Executor:
         if node.op in ("linear", "linear_heads"):
             self._products.prepare(node["weight"], several=node.op == "linear_heads")
         elif node.op == "experts":
-            self._products.prepare_experts(node["experts"])
+            self.mixtures.prepare(node)
         elif node.op == "attend":
             self._attentions.prepare(node["spec"])
         self._recurrences.prepare(node)
@@ -86,15 +96,16 @@ class Executor:
             if node[name] is not None:
                 self._weights.vector(node[name])
 
+    def close(self) -> None:
+        self.mixtures.close()
+
     def _own(self, nodes: Sequence[Node]) -> list[Node]:
         """Those whose rows are made here."""
         return [node for node in nodes if node not in self._host_rows.names]
 
     def _is_recordable(self, node: Node) -> bool:
-        """Whether its step asks for launches and copies only, the same ones in every pass of a shape. A step that is
-        an object says it by a method of this name."""
-        says = getattr(self._steps[node.op], "is_recordable", None)
-        return node.op != "tap" and (says is None or bool(says(node)))
+        """Whether its step asks for launches and copies only, the same ones in every pass of a shape."""
+        return node.op != "tap" and (node.op != "experts" or self.mixtures.is_recordable(node))
 
     # ---- one pass
 
@@ -238,11 +249,11 @@ class Executor:
         self._products.product(y, x, self._count(node, about) * heads, node["weight"], Several(y, heads, HEADS))
 
     def _route(self, node: Node, about: Pass) -> None:
-        self._products.route(self._slots.of(node), self._slots.of(node.inputs[0]), self._count(node, about), node)
+        self.mixtures.route(self._slots.of(node), self._slots.of(node.inputs[0]), self._count(node, about), node)
 
     def _experts(self, node: Node, about: Pass) -> None:
         y, x, routes = (self._slots.of(part) for part in (node, *node.inputs))
-        self._products.experts(y, x, routes, self._count(node, about), node)
+        self.mixtures.experts(y, x, routes, self._count(node, about), node)
 
     # ---- recurrences
 
