@@ -115,8 +115,7 @@ def open_engine(
             warm_bytes=wanted.cache_ram, gpu_layers=gpu_layers, **options,
         )  # fmt: skip
     except BaseException:
-        if isinstance(draft, Engine):
-            draft.close()
+        wanted.close_draft(draft)
         raise
     wanted.prepare(engine, loaded)
     return engine
