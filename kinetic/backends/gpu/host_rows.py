@@ -24,7 +24,7 @@ class HostRows:
         """Nodes whose rows these are, and what their arrays are called."""
         self._ropes: dict[Rope, str] = {}
         self._tables: dict[str, Node] = {}
-        self._turned: dict[str, rope_tables.Turned] = {}
+        self._rotations: dict[str, rope_tables.Turned] = {}
         self._shapes: dict[str, int] = {}
         for node in nodes:
             if node.op in TABLES:
@@ -35,7 +35,7 @@ class HostRows:
             elif node.op == "rope" and node["rope"] not in self._ropes:
                 self._ropes[node["rope"]] = name = f"rope {len(self._ropes)}"
                 self._shapes[name] = 2 * len(node["rope"].frequencies)
-                self._turned[name] = rope_tables.Turned(node["rope"])
+                self._rotations[name] = rope_tables.Turned(node["rope"])
         self._shapes |= {name: node.width for node, name in self.names.items()}
 
     def shapes(self, rows: int) -> dict[str, Shape]:
@@ -54,7 +54,7 @@ class HostRows:
                 table = node["table"]
                 raw = table.data[np.array(wanted[node.op], np.int64)]
                 arrays[name][...] = by_type(table.ggml_type, table.name).decode(raw)
-            for rope, name in self._ropes.items():
-                arrays[name][...] = self._turned[name].of(batch.positions)[positions]
+            for name, turned in self._rotations.items():
+                arrays[name][...] = turned.of(batch.positions)[positions]
         if given is not None:
             arrays["given"][...] = given
