@@ -163,7 +163,7 @@ def products_of(device: Device, known: Limits, sizes: Sizes, kinds: list[str]) -
 
 def where_tiles_begin(device: Device, sizes: Sizes, kind: str) -> Iterator[str]:
     """Both ways of computing some rows, of a small matrix: ``products.FEW_ROWS`` should lie where they cross."""
-    kept, side = products.FEW_ROWS, sizes.outputs // 16
+    kept, side = products.FEW_ROWS, max(256, sizes.outputs // 16)
     yield f"{kind} [{side}, {side}], groups of {products.ROWS_OF_A_GROUP} rows and tiles:"
     try:
         for rows in (8, 16, 32, 64, 128, 256):

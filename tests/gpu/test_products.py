@@ -20,10 +20,10 @@ from tests.support.blocks import FLOATS, FORMATS, QUANTISED, any_floats, integer
 ROWS = (1, 2, 7, 8, 9, 31, 32, 33, 63, 64, 65)
 OUTPUTS = (1, 2, 31, 32, 33, 37)
 
-IN_THE_FILE = {"IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS"}
-"""Formats that the packed layout would make much larger."""
+IN_THE_FILE = {"IQ1_S", "IQ1_M"}
+"""Formats that the packed layout would make twice as large."""
 
-ALL_KINDS = ("Q4_0", "Q8_0", "Q4_K", "Q6_K", "Q2_K", "NVFP4", "IQ4_NL", "IQ2_XS", "F16", "F32")
+ALL_KINDS = ("Q4_0", "Q8_0", "Q4_K", "Q6_K", "Q2_K", "NVFP4", "IQ4_NL", "IQ1_S", "F16", "F32")
 """Formats with all that a product can be made of."""
 
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in FORMATS if name not in ALL_KINDS]
@@ -138,7 +138,7 @@ def test_a_pack_is_as_long_as_it_says(name):
     assert np.array_equal(np.concatenate(parts), whole)
     if fmt.QUANTISED:
         assert int(macros(fmt)["CELL"]) == cell_bytes(fmt)
-        assert cell_bytes(fmt) <= TILE * 256 // fmt.BLOCK * fmt.BYTES * 4 / 3
+        assert cell_bytes(fmt) <= TILE * 256 // fmt.BLOCK * fmt.BYTES * 5 / 3
 
 
 def test_where_packed_codes_lie():
@@ -157,7 +157,7 @@ def test_where_packed_codes_lie():
     assert np.array_equal(scales[:18], np.concatenate([block[208:], block[192:208]]))
 
 
-@pytest.mark.parametrize("name", ["Q4_K", "IQ2_S"])
+@pytest.mark.parametrize("name", ["Q4_K", "IQ1_S"])
 def test_weights_come_in_pieces(device, name, monkeypatch):
     monkeypatch.setattr(weights, "SLICE", 40 * random_weight("w", name, 1, 512, seed=2).data.nbytes)
     weight, x = random_weight("w", name, 100, 512, seed=2), normals(1, 2, 512)
