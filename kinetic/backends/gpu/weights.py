@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
+import os
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetic.backends.base import Weight
 from kinetic.backends.checks import SLICE
+from kinetic.backends.control_word import default_rounding
 from kinetic.backends.gpu.device import Device, Memory
 from kinetic.backends.gpu.packed import TILE, is_packed, pack, packed_bytes
 from kinetic.formats import by_type, check_scales
+
+MOST_THREADS = 8
+"""That pack pieces of a matrix beside each other; each takes some 100 MB meanwhile."""
 
 
 class DeviceWeights:
@@ -39,15 +46,21 @@ class DeviceWeights:
         fmt, row_bytes = by_type(weight.ggml_type, weight.name), weight.data.shape[-1]
         data = weight.data if weight.data.ndim == 2 else np.ascontiguousarray(weight.data).reshape(-1, row_bytes)
         memory = self._device.memory(matrix_bytes(weight, not packs))
-        step, at = max(1, SLICE // row_bytes), 0
-        step = -(-step // TILE) * TILE
-        for first in range(0, len(data), step):
+        step = -(-max(1, SLICE // row_bytes) // TILE) * TILE
+        starts = range(0, len(data), step)
+
+        def laid(first: int) -> tuple[NDArray[np.uint8], int]:
             piece = np.ascontiguousarray(data[first : first + step])
             check_scales(fmt, piece, weight.name)
-            laid = pack(fmt, piece) if packs else piece
-            self._device.write(memory, laid, at)
-            weight.release(first * row_bytes, piece.nbytes)
-            at += laid.nbytes
+            with default_rounding():
+                return pack(fmt, piece) if packs else piece, piece.nbytes
+
+        at = 0
+        with ThreadPoolExecutor(max(1, min(len(starts), os.cpu_count() or 1, MOST_THREADS))) as pool:
+            for first, (made, size) in zip(starts, pool.map(laid, starts), strict=True):
+                self._device.write(memory, made, at)
+                weight.release(first * row_bytes, size)
+                at += made.nbytes
         return memory
 
     def vector(self, weight: Weight) -> Memory:
