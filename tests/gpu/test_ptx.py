@@ -88,7 +88,7 @@ def together(sources: dict[str, str]) -> str:
 
 
 def _apart(number: int, text: str) -> str:
-    kernels = re.findall(r"^KERNEL void (\w+)\(", text, re.MULTILINE)
+    kernels = re.findall(r"^KERNEL(?:_OF\(.*?\))? void (\w+)\(", text, re.MULTILINE)
     macros = set(re.findall(r"^#define (\w+)", text, re.MULTILINE)) - COMMON
     renamed = "".join(f"#define {name} {name}_{number}\n" for name in kernels)
     return f"namespace n{number} {{\n{renamed}{text}}}\n" + "".join(f"#undef {name}\n" for name in (*kernels, *macros))

@@ -2,7 +2,7 @@
 // matmul_packed.cu, and ``matmul_tile`` of many, divided as in matmul_tile.cu.
 
 // y [rows, outputs]; x [rows, width], width a multiple of SPAN; weights packed.
-KERNEL void matmul(GLOBAL float *y, GLOBAL const float *x, GLOBAL const uchar *weights, int rows, int outputs, int width)
+KERNEL_OF(256, 2) void matmul(GLOBAL float *y, GLOBAL const float *x, GLOBAL const uchar *weights, int rows, int outputs, int width)
 {
     LOCAL float partials[HELD * TILE], totals[ROWS * TILE];
     int row_groups = (rows + ROWS - 1) / ROWS, tile = GROUP / row_groups, first = GROUP % row_groups * ROWS;
@@ -69,7 +69,7 @@ KERNEL void matmul(GLOBAL float *y, GLOBAL const float *x, GLOBAL const uchar *w
 #define SIDE 8
 #define EACH (TILE / SIDE)
 
-KERNEL void matmul_tile(GLOBAL float *y, GLOBAL const float *x, GLOBAL const uchar *weights, int rows, int outputs,
+KERNEL_OF(64, 8) void matmul_tile(GLOBAL float *y, GLOBAL const float *x, GLOBAL const uchar *weights, int rows, int outputs,
                         int width)
 {
     LOCAL float4 w[TILE * PITCH], x_part[TILE * PITCH];

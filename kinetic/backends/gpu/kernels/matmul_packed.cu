@@ -27,7 +27,7 @@ DEVICE float chunk_of(const uint *words, const Factors *factors, GLOBAL const ui
 
 // y [rows, outputs]; q int8 [rows, blocks, 32]; d [rows, blocks] of the activations, each with the sums of two halves;
 // weights packed. (outputs / TILE, rounded up) * (rows / ROWS, rounded up) groups of TILE lanes or a multiple of that.
-KERNEL void matmul(GLOBAL float *y, GLOBAL const schar *q, GLOBAL const float *d, GLOBAL const uchar *weights, int rows,
+KERNEL_OF(256, 2) void matmul(GLOBAL float *y, GLOBAL const schar *q, GLOBAL const float *d, GLOBAL const uchar *weights, int rows,
                    int outputs, int blocks)
 {
     LOCAL float partials[HELD * TILE], totals[ROWS * TILE];
