@@ -20,7 +20,7 @@ DEVICE float chunk_of(const uint *words, const Factors *factors, GLOBAL const ui
             left = SPACING * left - ZERO * low_sum(about[b]);
             right = SPACING * right - ZERO * high_sum(about[b]);
 #endif
-            partial = with_block(partial, left, right, about[b], factors[b]);
+            partial = with_block(partial, left, right, ready(about[b]), factors[b]);
         }
     return partial;
 }
