@@ -10,9 +10,10 @@ from kinetic.backends.gpu import products as products_module
 from kinetic.backends.gpu import self_test, weights
 from kinetic.backends.gpu.launches import Launches
 from kinetic.backends.gpu.packed import TILE, cell_bytes, is_packed, macros, pack, packed_bytes
-from kinetic.backends.gpu.products import FEW_ROWS, Products
+from kinetic.backends.gpu.products import FEW_ROWS, HEADS, OWN, SHARED, Products, Several
 from kinetic.backends.gpu.source import kernel_source
 from kinetic.backends.gpu.weights import DeviceWeights, matrix_bytes
+from kinetic.backends.reference.experts import matrix
 from kinetic.backends.reference.linear import linear
 from tests.support.backends import assert_same
 from tests.support.blocks import FLOATS, FORMATS, QUANTISED, any_floats, integers, normals, random_weight
@@ -121,6 +122,31 @@ def test_scales_of_every_size(device, name):
     ours = Device(device, weight)
     for count in (1, 8, 65):
         assert_same(ours.of(x[:count]), expected[:count], f"with {count} rows")
+
+
+@pytest.mark.parametrize("name", ["Q4_K", "Q5_0", "BF16"])
+def test_several_matrices(device, name):
+    """Experts that share a row, experts with a row each, heads; a matrix ends within a tile."""
+    several, x = random_weight("w", name, 3 * 60, 512, seed=4), activations(9, 512)
+    several = several._replace(shape=(3, 60, 512))
+    expected = np.stack([linear(x, matrix(several, number)) for number in range(3)])
+    numbers = integers(2, 0, 3, 9)
+    made = Products(Launches(device), held := DeviceWeights(device))
+    made.prepare(several, several=True)
+    assert held.packs(several, several=True) and matrix_bytes(several, several=True) == 3 * packed_bytes(
+        FORMATS[name], 60, 512
+    )
+    for used, kind in ((3, SHARED), (1, OWN), (3, HEADS)):
+        rows = 9 if kind != SHARED else 27
+        routes = np.zeros((rows // used, 2 * used), np.float32)
+        chosen = np.resize(numbers, rows) if kind != HEADS else np.arange(rows) % 3
+        routes[:, :used] = chosen.reshape(-1, used)
+        out = np.full((rows, 60), 7, np.float32)
+        memory = device.upload(out)
+        made.product(memory, device.upload(x), rows, several, Several(device.upload(routes), used, kind))
+        device.read(memory, out)
+        places = np.arange(rows) // used if kind == SHARED else np.arange(rows)
+        assert_same(out, expected[chosen, places], f"kind {kind}")
 
 
 def test_which_formats_are_packed():

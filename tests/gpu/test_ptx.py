@@ -28,6 +28,7 @@ SOURCES = {
 }
 SOURCES |= {f"matmul of {name}": matmul_source(FORMATS[name]) for name in KINDS}
 SOURCES |= {f"packed {name}": packed_source(FORMATS[name]) for name in PACKED}
+SOURCES |= {f"packed {name} of experts": packed_source(FORMATS[name], experts=True) for name in ("Q4_K", "F16")}
 SOURCES |= {f"tiles of {name}": tile_source(FORMATS[name]) for name in ("IQ1_M", "IQ1_S")}
 SOURCES |= {f"matmul of {name} of experts": matmul_source(FORMATS[name], experts=True) for name in ("Q4_K", "BF16")}
 

@@ -27,15 +27,19 @@ DEVICE float chunk_of(const uint *words, const Factors *factors, GLOBAL const ui
 
 // y [rows, outputs]; q int8 [rows, blocks, 32]; d [rows, blocks] of the activations, each with the sums of two halves;
 // weights packed. (outputs / TILE, rounded up) * (rows / ROWS, rounded up) groups of TILE lanes or a multiple of that.
-KERNEL_OF(256, 2) void matmul(GLOBAL float *y, GLOBAL const schar *q, GLOBAL const float *d, GLOBAL const uchar *weights, int rows,
-                   int outputs, int blocks)
+KERNEL_OF(256, 2) void matmul(GLOBAL float *y, GLOBAL const schar *q, GLOBAL const float *d,
+                              GLOBAL const uchar *weights, int rows, int outputs, int blocks ROUTES)
 {
     LOCAL float partials[HELD * TILE], totals[ROWS * TILE];
     int row_groups = (rows + ROWS - 1) / ROWS, tile = GROUP / row_groups, first = GROUP % row_groups * ROWS;
     int count = min(ROWS, rows - first), chunks = (blocks + CHUNK_BLOCKS - 1) / CHUNK_BLOCKS;
-    int lane = LANE % TILE, at_once = HELD / count;
-    GLOBAL const uint4 *x = (GLOBAL const uint4 *)q + (size_t)first * blocks * 2;
-    GLOBAL const float2 *about = (GLOBAL const float2 *)d + (size_t)first * blocks;
+    int lane = LANE % TILE, at_once = HELD / count, source = first;
+#ifdef EXPERTS // tiles of one matrix after those of another
+    source = SOURCE(first);
+    weights += (size_t)EXPERT(first) * ((outputs + TILE - 1) / TILE) * chunks * CELL;
+#endif
+    GLOBAL const uint4 *x = (GLOBAL const uint4 *)q + (size_t)source * blocks * 2;
+    GLOBAL const float2 *about = (GLOBAL const float2 *)d + (size_t)source * blocks;
     weights += (size_t)tile * chunks * CELL;
     for (int item = LANE; item < count * TILE; item += LANES)
         totals[item] = 0.0f;

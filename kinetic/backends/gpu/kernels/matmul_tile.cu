@@ -53,8 +53,8 @@ DEVICE Factors read_block(uint *words, GLOBAL const uchar *weights, int output, 
 }
 
 // As matmul of matmul_packed.cu. (outputs / TILE, rounded up) * (rows / TILE, rounded up) groups of SIDE * SIDE lanes.
-KERNEL_OF(64, 8) void matmul_tile(GLOBAL float *y, GLOBAL const schar *q, GLOBAL const float *d, GLOBAL const uchar *weights,
-                        int rows, int outputs, int blocks)
+KERNEL_OF(64, 8) void matmul_tile(GLOBAL float *y, GLOBAL const schar *q, GLOBAL const float *d,
+                                  GLOBAL const uchar *weights, int rows, int outputs, int blocks)
 {
     LOCAL uint4 w[TILE * PITCH], x[TILE * PITCH];
     LOCAL Factors factors[STEP * TILE];
