@@ -126,7 +126,7 @@ class Repeated(DeviceWeights):
     """Matrices of ``PIECE`` rows again and again, so that large ones are made in no time."""
 
     def _filled(self, weight: Weight, packs: bool) -> Memory:
-        fmt, whole = by_type(weight.ggml_type, weight.name), matrix_bytes(weight, not packs)
+        fmt, whole = by_type(weight.ggml_type, weight.name), matrix_bytes(weight)
         piece = pack(fmt, weight.data) if packs else weight.data.reshape(-1)
         memory = self._device.memory(whole)
         for at in range(0, whole, len(piece)):
@@ -145,7 +145,7 @@ def product(device: Device, kind: str, outputs: int, width: int, rows: int) -> t
     def step() -> None:
         made.product(y, x, rows, weight, node=node)  # type: ignore[arg-type]
 
-    return step, matrix_bytes(weight, several=not made.is_packed(weight))
+    return step, matrix_bytes(weight)
 
 
 def products_of(device: Device, known: Limits, sizes: Sizes, kinds: list[str]) -> Iterator[str]:
@@ -163,7 +163,7 @@ def products_of(device: Device, known: Limits, sizes: Sizes, kinds: list[str]) -
 
 def where_tiles_begin(device: Device, sizes: Sizes, kind: str) -> Iterator[str]:
     """Both ways of computing some rows, of a small matrix: ``products.FEW_ROWS`` should lie where they cross."""
-    kept, side = products.FEW_ROWS, sizes.outputs // 16
+    kept, side = products.FEW_ROWS, max(256, sizes.outputs // 16)
     yield f"{kind} [{side}, {side}], groups of {products.ROWS_OF_A_GROUP} rows and tiles:"
     try:
         for rows in (8, 16, 32, 64, 128, 256):

@@ -29,7 +29,8 @@ SOURCES = {
 }
 SOURCES |= {f"matmul of {name}": matmul_source(FORMATS[name]) for name in KINDS}
 SOURCES |= {f"packed {name}": packed_source(FORMATS[name]) for name in PACKED}
-SOURCES |= {f"tiles of {name}": tile_source(FORMATS[name]) for name in ("IQ2_S", "IQ1_S")}
+SOURCES |= {f"packed {name} of experts": packed_source(FORMATS[name], experts=True) for name in ("Q4_K", "F16")}
+SOURCES |= {f"tiles of {name}": tile_source(FORMATS[name]) for name in ("IQ1_M", "IQ1_S")}
 SOURCES |= {f"matmul of {name} of experts": matmul_source(FORMATS[name], experts=True) for name in ("Q4_K", "BF16")}
 
 EXACT = re.compile(
@@ -74,7 +75,7 @@ def together(sources: dict[str, str]) -> str:
 
 
 def _apart(number: int, text: str) -> str:
-    kernels = re.findall(r"^KERNEL void (\w+)\(", text, re.MULTILINE)
+    kernels = re.findall(r"^KERNEL(?:_OF\(.*?\))? void (\w+)\(", text, re.MULTILINE)
     macros = set(re.findall(r"^#define (\w+)", text, re.MULTILINE)) - COMMON
     renamed = "".join(f"#define {name} {name}_{number}\n" for name in kernels)
     return f"namespace n{number} {{\n{renamed}{text}}}\n" + "".join(f"#undef {name}\n" for name in (*kernels, *macros))

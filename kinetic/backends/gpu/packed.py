@@ -28,7 +28,7 @@ TILE = 32
 BLOCKS = CHUNK // BLOCK
 HALVES = 2 * BLOCKS
 
-MOST_GROWTH = 4 / 3
+MOST_GROWTH = 5 / 3
 """Formats whose codes would take more than that times their bytes in the file stay as they are there."""
 
 Bytes = NDArray[np.uint8]

@@ -11,7 +11,7 @@ import numpy as np
 from kinetic.backends.base import ACTIVATIONS, BLOCK, CHUNK, Weight
 from kinetic.backends.gpu.device import Kernel, Memory
 from kinetic.backends.gpu.launches import LANES, Launches
-from kinetic.backends.gpu.packed import TILE, is_packed
+from kinetic.backends.gpu.packed import TILE
 from kinetic.backends.gpu.source import matmul_source, packed_source, tile_source
 from kinetic.backends.gpu.weights import DeviceWeights
 from kinetic.backends.graph import Node
@@ -40,6 +40,7 @@ TEXTS: dict[str, Callable[[Format], str]] = {
     "tile": tile_source,
     "plain": matmul_source,
     "several": partial(matmul_source, experts=True),
+    "packed several": partial(packed_source, experts=True),
 }
 """Sources of kernels."""
 
@@ -72,24 +73,21 @@ class Products:
         for rows in (1, FEW_ROWS + 1):
             self._way(weight, rows, several)
 
-    def is_packed(self, weight: Weight, several: bool = False) -> bool:
-        return not several and is_packed(by_type(weight.ggml_type, weight.name), weight.shape[-1])
-
     def _memory(self, weight: Weight, several: bool) -> Memory:
-        return self._weights.packed(weight) if self.is_packed(weight, several) else self._weights.matrix(weight)
+        weights = self._weights
+        return weights.packed(weight) if weights.packs(weight, several) else weights.matrix(weight)
 
     def _way(self, weight: Weight, rows: int, several: bool) -> tuple[Kernel, int, int]:
         """The kernel for a product with so many rows, its groups and their lanes."""
         outputs, width = weight.shape[-2:]
-        is_here, tiles, row_groups = self.is_packed(weight, several), -(-outputs // TILE), -(-rows // ROWS_OF_A_GROUP)
-        if several:
-            return self._kernel(weight, "several"), outputs * rows, LANES
-        if rows > FEW_ROWS and (is_here or by_type(weight.ggml_type, weight.name).QUANTISED):
-            return self._kernel(weight, "packed" if is_here else "tile", True), tiles * -(-rows // TILE), TILE_LANES
-        if is_here:
+        is_packed, tiles = self._weights.packs(weight, several), -(-outputs // TILE)
+        row_groups = rows if several else -(-rows // ROWS_OF_A_GROUP)
+        if not several and rows > FEW_ROWS and (is_packed or by_type(weight.ggml_type, weight.name).QUANTISED):
+            return self._kernel(weight, "packed" if is_packed else "tile", True), tiles * -(-rows // TILE), TILE_LANES
+        if is_packed:
             lanes = min(TILE << (-(-width // CHUNK) - 1).bit_length(), MOST_LANES)
-            return self._kernel(weight, "packed"), tiles * row_groups, lanes
-        return self._kernel(weight, "plain"), outputs * row_groups, LANES
+            return self._kernel(weight, "packed several" if several else "packed"), tiles * row_groups, lanes
+        return self._kernel(weight, "several" if several else "plain"), outputs * row_groups, LANES
 
     def _kernel(self, weight: Weight, text: str, is_tiled: bool = False) -> Kernel:
         key = (weight.ggml_type, text, is_tiled)

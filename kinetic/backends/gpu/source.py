@@ -49,19 +49,22 @@ def matmul_source(fmt: Format, experts: bool = False) -> str:
     return format_source(fmt) + _reading(fmt) + _defined(several) + _read("matmul.cu")
 
 
-def packed_source(fmt: Format) -> str:
-    """Kernels ``matmul`` and ``matmul_tile`` for packed weights of one format (packed.py): of few rows and of many."""
-    if not fmt.QUANTISED:
-        number = {} if fmt.BYTES == 4 else {"NUMBER(bits)": NUMBERS[fmt.NAME]}
-        macros = _defined({"BYTES": str(fmt.BYTES)} | number)
-        code = _read("packed_float.h") + _read("totals.h") + _read("matmul_float_packed.cu")
-        return _whole('#include "functions.h"\n') + macros + code
-    names = [part.partition("(")[0] for part in _parts(fmt)]
-    flags = {name: "" for name in names if name not in ("Q", "SCALE")} | (
-        {"PAIRS": ""} if fmt.SCALES == "pairs" else {}
-    )
-    code = "".join(_read(name) for name in ("blocks.h", "packed.h", "totals.h", "matmul_packed.cu", "matmul_tile.cu"))
-    return _whole('#include "functions.h"\n') + _defined(packed.macros(fmt) | flags) + code
+def packed_source(fmt: Format, experts: bool = False) -> str:
+    """Kernels ``matmul`` and ``matmul_tile`` for packed weights of one format (packed.py): of few rows and of many.
+
+    With ``experts`` the first one, for weights that are several matrices.
+    """
+    defined = {"EXPERTS": ""} if experts else {}
+    if fmt.QUANTISED:
+        names = [part.partition("(")[0] for part in _parts(fmt)]
+        pairs = {"PAIRS": ""} if fmt.SCALES == "pairs" else {}
+        defined |= packed.macros(fmt) | {name: "" for name in names if name not in ("Q", "SCALE")} | pairs
+        files_of = ["blocks.h", "packed.h", "totals.h", "matmul_packed.cu", "matmul_tile.cu"]
+    else:
+        defined |= {"BYTES": str(fmt.BYTES)} | ({} if fmt.BYTES == 4 else {"NUMBER(bits)": NUMBERS[fmt.NAME]})
+        files_of = ["packed_float.h", "totals.h", "matmul_float_packed.cu", "matmul_float_tile.cu"]
+    code = "".join(_read(name) for name in (files_of[:-1] if experts else files_of))
+    return _whole('#include "formats.h"\n') + _defined(defined) + code
 
 
 NUMBERS = {"F16": "f16_to_f32(bits)", "BF16": "FLOAT_OF_BITS((bits) << 16)"}

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetic.backends.base import Weight
 from kinetic.backends.checks import SLICE
+from kinetic.backends.control_word import default_rounding
 from kinetic.backends.gpu.device import Device, Memory
 from kinetic.backends.gpu.packed import TILE, is_packed, pack, packed_bytes
 from kinetic.backends.reference.experts import matrix
 from kinetic.formats import by_type, check_scales
+
+MOST_GROWTH_OF_SEVERAL = 1.25
+"""Less than packed.py's, for experts are most of a model; half empty tiles and chunks are counted."""
+
+MOST_THREADS = 8
+"""That pack pieces of a matrix beside each other; each takes some 100 MB meanwhile."""
 
 
 class DeviceWeights:
@@ -30,8 +41,12 @@ class DeviceWeights:
             self._matrices[weight.name] = self._filled(weight, packs=False)
         return self._matrices[weight.name]
 
+    def packs(self, weight: Weight, several: bool = False) -> bool:
+        """Whether a matrix, or those of several experts or heads, are kept packed."""
+        return weight.name not in self._matrices and is_packable(weight, several)
+
     def packed(self, weight: Weight) -> Memory:
-        """A matrix as packed.py says, for which ``is_packed`` holds. Raises as ``matrix``."""
+        """A matrix as packed.py says, or several, one after another. Raises as ``matrix``."""
         if weight.name not in self._packed:
             self._packed[weight.name] = self._filled(weight, packs=True)
         return self._packed[weight.name]
@@ -39,16 +54,22 @@ class DeviceWeights:
     def _filled(self, weight: Weight, packs: bool) -> Memory:
         fmt, row_bytes = by_type(weight.ggml_type, weight.name), weight.data.shape[-1]
         data = weight.data if weight.data.ndim == 2 else np.ascontiguousarray(weight.data).reshape(-1, row_bytes)
-        memory = self._device.memory(matrix_bytes(weight, not packs))
-        step, at = max(1, SLICE // row_bytes), 0
-        step = -(-step // TILE) * TILE
-        for first in range(0, len(data), step):
-            piece = np.ascontiguousarray(data[first : first + step])
+        memory = self._device.memory(_packed_bytes(weight) if packs else _file_bytes(weight))
+        step = -(-max(1, SLICE // row_bytes) // TILE) * TILE
+        spans = list(_spans(len(data), weight.shape[-2] if packs else len(data), step))
+
+        def laid(span: slice) -> tuple[NDArray[np.uint8], int]:
+            piece = np.ascontiguousarray(data[span])
             check_scales(fmt, piece, weight.name)
-            laid = pack(fmt, piece) if packs else piece
-            self._device.write(memory, laid, at)
-            weight.release(first * row_bytes, piece.nbytes)
-            at += laid.nbytes
+            with default_rounding():
+                return pack(fmt, piece) if packs else piece, piece.nbytes
+
+        at = 0
+        with ThreadPoolExecutor(max(1, min(len(spans), os.cpu_count() or 1, MOST_THREADS))) as pool:
+            for span, (made, size) in zip(spans, pool.map(laid, spans), strict=True):
+                self._device.write(memory, made, at)
+                weight.release(span.start * row_bytes, size)
+                at += made.nbytes
         return memory
 
     # ---- some experts at a time
@@ -82,8 +103,31 @@ class DeviceWeights:
 
 
 def matrix_bytes(weight: Weight, several: bool = False) -> int:
-    """What a matrix takes on a device; with ``several`` those of experts or of heads, which aren't packed."""
-    fmt, width = by_type(weight.ggml_type, weight.name), weight.shape[-1]
-    if several or not is_packed(fmt, width):
-        return math.prod(weight.shape[:-1]) * (width // fmt.BLOCK) * fmt.BYTES  # exact: integers
-    return packed_bytes(fmt, weight.shape[-2], width)
+    """What a matrix, or with ``several`` those of experts or of heads, take on a device."""
+    return _packed_bytes(weight) if is_packable(weight, several) else _file_bytes(weight)
+
+
+def is_packable(weight: Weight, several: bool) -> bool:
+    """Several matrices stay as they are where that saves much: of experts, and of small heads."""
+    if not is_packed(by_type(weight.ggml_type, weight.name), weight.shape[-1]):
+        return False
+    return not several or _packed_bytes(weight) <= MOST_GROWTH_OF_SEVERAL * _file_bytes(weight)  # exact: integers
+
+
+def _packed_bytes(weight: Weight) -> int:
+    fmt = by_type(weight.ggml_type, weight.name)
+    return math.prod(weight.shape[:-2]) * packed_bytes(fmt, *weight.shape[-2:])  # exact: integers
+
+
+def _file_bytes(weight: Weight) -> int:
+    fmt = by_type(weight.ggml_type, weight.name)
+    return math.prod(weight.shape[:-1]) * (weight.shape[-1] // fmt.BLOCK) * fmt.BYTES  # exact: integers
+
+
+def _spans(rows: int, of_matrix: int, step: int) -> Iterator[slice]:
+    """At most ``step`` rows at a time, none of two matrices: a tile is one matrix's."""
+    if of_matrix % TILE == 0:
+        of_matrix = rows
+    for matrix in range(0, rows, of_matrix):
+        for first in range(matrix, matrix + of_matrix, step):
+            yield slice(first, min(first + step, matrix + of_matrix))

@@ -45,7 +45,16 @@ DEVICE float small_float(int i)
     return FLOAT_OF_BITS((uint)(i + MAGIC_BITS)) - MAGIC;
 }
 
-// partial, with a block added to it: dots of its halves, scale and sums of the activations, factors of the weight.
+// Scale and sums as with_block wants them: where a minimum serves a whole block, the scale times the sum in their place.
+DEVICE float2 ready(float2 about)
+{
+#if defined(MINIMUM) && !defined(SUB_MINIMUM)
+    about.y = about.x * small_float(low_sum(about) + high_sum(about));
+#endif
+    return about;
+}
+
+// partial, with a block added to it: dots of its halves, what is ready of the activations, factors of the weight.
 DEVICE float with_block(float partial, int left, int right, float2 about, Factors f)
 {
 #ifdef SUB
@@ -60,7 +69,18 @@ DEVICE float with_block(float partial, int left, int right, float2 about, Factor
     int sum = low_sum(about) * f.low_minimum + high_sum(about) * f.high_minimum;
     partial = FMA(f.minimum, about.x * small_float(sum), partial);
 #elif defined(MINIMUM)
-    partial = FMA(f.minimum, about.x * small_float(low_sum(about) + high_sum(about)), partial);
+    partial = FMA(f.minimum, about.y, partial);
 #endif
     return partial;
+}
+
+// The same with words of integers, one half of the block after the other.
+DEVICE float with_words(float partial, uint4 low_words, uint4 high_words, uint4 low, uint4 high, float2 about, Factors f)
+{
+#if defined(SUB) || defined(PAIRS)
+    return with_block(partial, dot16(low_words, low, 0), dot16(high_words, high, 0), about, f);
+#else // one sum that begins where small_float would take it
+    int sum = dot16(low_words, low, dot16(high_words, high, MAGIC_BITS)) - MAGIC_BITS;
+    return with_block(partial, sum, 0, about, f);
+#endif
 }

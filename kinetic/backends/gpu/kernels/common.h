@@ -4,6 +4,7 @@
 // and correctly rounded, and FMA where one rounding is meant. A launch is a row of groups
 // of LANES lanes each; their number never changes a bit.
 //
+// KERNEL_OF(lanes, groups): has at most so many lanes, of which so many groups should fit a processor's registers.
 // DOT4(a, b, c): the four signed bytes of a times those of b, added to c, exact in int.
 // BYTE_PERM(a, b, s): byte k of it is byte (s >> 4 k) & 7 of those of a, then b. No digit of s is above 7.
 
@@ -11,6 +12,7 @@
 #pragma OPENCL FP_CONTRACT OFF
 
 #define KERNEL __kernel
+#define KERNEL_OF(lanes, groups) __kernel
 #define DEVICE
 #define GLOBAL __global
 #define CONSTANT __constant
@@ -56,6 +58,7 @@ uint byte_perm(uint a, uint b, uint s)
 #else
 
 #define KERNEL extern "C" __global__
+#define KERNEL_OF(lanes, groups) extern "C" __global__ __launch_bounds__(lanes, groups)
 #define DEVICE __device__
 #define GLOBAL
 #define CONSTANT __device__ const

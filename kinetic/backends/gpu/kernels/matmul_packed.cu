@@ -4,17 +4,42 @@
 // chunk of the outputs next to it: together they read weights without a gap, and all of them the same activations. Others
 // add the chunks.
 
+// The sum of a chunk of ``count`` blocks of a row.
+DEVICE float chunk_of(const uint *words, const Factors *factors, GLOBAL const uint4 *x, GLOBAL const float2 *about,
+                      int count)
+{
+    float partial = 0.0f;
+    UNROLL
+    for (int b = 0; b < CHUNK_BLOCKS; b++)
+        if (b < count) {
+            const uint *w = words + b * WORDS;
+            uint4 low = x[2 * b], high = x[2 * b + 1];
+            int left = DOT4(w[0], low.x, DOT4(w[1], low.y, DOT4(w[2], low.z, DOT4(w[3], low.w, 0))));
+            int right = DOT4(w[4], high.x, DOT4(w[5], high.y, DOT4(w[6], high.z, DOT4(w[7], high.w, 0))));
+#ifdef SPACING // codes, not the integers themselves
+            left = SPACING * left - ZERO * low_sum(about[b]);
+            right = SPACING * right - ZERO * high_sum(about[b]);
+#endif
+            partial = with_block(partial, left, right, ready(about[b]), factors[b]);
+        }
+    return partial;
+}
+
 // y [rows, outputs]; q int8 [rows, blocks, 32]; d [rows, blocks] of the activations, each with the sums of two halves;
 // weights packed. (outputs / TILE, rounded up) * (rows / ROWS, rounded up) groups of TILE lanes or a multiple of that.
-KERNEL void matmul(GLOBAL float *y, GLOBAL const schar *q, GLOBAL const float *d, GLOBAL const uchar *weights, int rows,
-                   int outputs, int blocks)
+KERNEL_OF(256, 2) void matmul(GLOBAL float *y, GLOBAL const schar *q, GLOBAL const float *d,
+                              GLOBAL const uchar *weights, int rows, int outputs, int blocks ROUTES)
 {
     LOCAL float partials[HELD * TILE], totals[ROWS * TILE];
     int row_groups = (rows + ROWS - 1) / ROWS, tile = GROUP / row_groups, first = GROUP % row_groups * ROWS;
     int count = min(ROWS, rows - first), chunks = (blocks + CHUNK_BLOCKS - 1) / CHUNK_BLOCKS;
-    int lane = LANE % TILE, at_once = HELD / count;
-    GLOBAL const uint4 *x = (GLOBAL const uint4 *)q + (size_t)first * blocks * 2;
-    GLOBAL const float2 *about = (GLOBAL const float2 *)d + (size_t)first * blocks;
+    int lane = LANE % TILE, at_once = HELD / count, source = first;
+#ifdef EXPERTS // tiles of one matrix after those of another
+    source = SOURCE(first);
+    weights += (size_t)EXPERT(first) * ((outputs + TILE - 1) / TILE) * chunks * CELL;
+#endif
+    GLOBAL const uint4 *x = (GLOBAL const uint4 *)q + (size_t)source * blocks * 2;
+    GLOBAL const float2 *about = (GLOBAL const float2 *)d + (size_t)source * blocks;
     weights += (size_t)tile * chunks * CELL;
     for (int item = LANE; item < count * TILE; item += LANES)
         totals[item] = 0.0f;
@@ -31,22 +56,10 @@ KERNEL void matmul(GLOBAL float *y, GLOBAL const schar *q, GLOBAL const float *d
                 factors[b] = packed_factors(cell, lane, b);
             }
             for (int r = 0; r < count; r++) {
-                float partial = 0.0f;
-                UNROLL
-                for (int b = 0; b < CHUNK_BLOCKS; b++)
-                    if (b < left_over) {
-                        size_t place = (size_t)r * blocks + from + b;
-                        uint4 low = x[2 * place], high = x[2 * place + 1];
-                        float2 beside = about[place];
-                        uint *w = words + b * WORDS;
-                        int left = DOT4(w[0], low.x, DOT4(w[1], low.y, DOT4(w[2], low.z, DOT4(w[3], low.w, 0))));
-                        int right = DOT4(w[4], high.x, DOT4(w[5], high.y, DOT4(w[6], high.z, DOT4(w[7], high.w, 0))));
-#ifdef SPACING // codes, not the integers themselves
-                        left = SPACING * left - ZERO * low_sum(beside);
-                        right = SPACING * right - ZERO * high_sum(beside);
-#endif
-                        partial = with_block(partial, left, right, beside, factors[b]);
-                    }
+                size_t place = (size_t)r * blocks + from;
+                float partial = left_over >= CHUNK_BLOCKS
+                                    ? chunk_of(words, factors, x + 2 * place, about + place, CHUNK_BLOCKS)
+                                    : chunk_of(words, factors, x + 2 * place, about + place, left_over);
                 partials[((c - start) * count + r) * TILE + lane] = partial;
             }
         }

@@ -53,8 +53,8 @@ DEVICE Factors read_block(uint *words, GLOBAL const uchar *weights, int output, 
 }
 
 // As matmul of matmul_packed.cu. (outputs / TILE, rounded up) * (rows / TILE, rounded up) groups of SIDE * SIDE lanes.
-KERNEL void matmul_tile(GLOBAL float *y, GLOBAL const schar *q, GLOBAL const float *d, GLOBAL const uchar *weights,
-                        int rows, int outputs, int blocks)
+KERNEL_OF(64, 8) void matmul_tile(GLOBAL float *y, GLOBAL const schar *q, GLOBAL const float *d,
+                                  GLOBAL const uchar *weights, int rows, int outputs, int blocks)
 {
     LOCAL uint4 w[TILE * PITCH], x[TILE * PITCH];
     LOCAL Factors factors[STEP * TILE];
@@ -91,31 +91,31 @@ KERNEL void matmul_tile(GLOBAL float *y, GLOBAL const schar *q, GLOBAL const flo
         for (int i = LANE; i < count * STEP; i += LANES) {
             int r = i / STEP, b = i % STEP;
             if (b < steps)
-                about[b * TILE + r] = about_of[(size_t)r * blocks + start + b];
+                about[b * TILE + r] = ready(about_of[(size_t)r * blocks + start + b]);
         }
         BARRIER;
         for (int b = 0; b < steps; b++) {
-            uint4 low[EACH], high[EACH];
-            float2 beside[EACH];
+            uint4 low_words[EACH], high_words[EACH];
+            Factors f[EACH];
             UNROLL
-            for (int j = 0; j < EACH; j++) {
-                int r = min(line + SIDE * j, count - 1); // rows behind the last are computed as that, and left out
-                low[j] = x[r * PITCH + 2 * b];
-                high[j] = x[r * PITCH + 2 * b + 1];
-                beside[j] = about[b * TILE + r];
-            }
-            UNROLL
-            for (int i = 0; i < EACH; i++) {
+            for (int i = 0; i < EACH; i++) { // outputs behind the last are computed as that, and left out
                 int output = min(column + SIDE * i, outputs - 1 - first_output);
-                uint4 low_words = w[output * PITCH + 2 * b], high_words = w[output * PITCH + 2 * b + 1];
-                Factors f = factors[b * TILE + output];
-                UNROLL
-                for (int j = 0; j < EACH; j++)
-                    if (SIDE * j < count) {
-                        int left = dot16(low_words, low[j], 0), right = dot16(high_words, high[j], 0);
-                        partial[j * EACH + i] = with_block(partial[j * EACH + i], left, right, beside[j], f);
-                    }
+                low_words[i] = w[output * PITCH + 2 * b];
+                high_words[i] = w[output * PITCH + 2 * b + 1];
+                f[i] = factors[b * TILE + output];
             }
+            UNROLL
+            for (int j = 0; j < EACH; j++)
+                if (SIDE * j < count) {
+                    int r = min(line + SIDE * j, count - 1); // and so are rows
+                    uint4 low = x[r * PITCH + 2 * b], high = x[r * PITCH + 2 * b + 1];
+                    float2 beside = about[b * TILE + r];
+                    UNROLL
+                    for (int i = 0; i < EACH; i++) {
+                        int at = j * EACH + i;
+                        partial[at] = with_words(partial[at], low_words[i], high_words[i], low, high, beside, f[i]);
+                    }
+                }
         }
         if ((start + STEP) % CHUNK_BLOCKS == 0 || start + STEP >= blocks) {
             UNROLL

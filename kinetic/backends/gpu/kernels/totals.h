@@ -1,6 +1,12 @@
-// How the kernels of few rows add chunks: a group owns TILE outputs of up to ROWS rows.
+// How the kernels of few rows add chunks: a group owns TILE outputs of up to ROWS rows; with EXPERTS (matmul.cu) of one.
 
+#ifdef EXPERTS
+#define ROWS 1
+#define ROUTES , GLOBAL const float *routes, int used, int kind
+#else
 #define ROWS 8
+#define ROUTES
+#endif
 #define HELD 64 // chunks of one row whose sums are held at once
 
 // Chunks of ``count`` rows, in ascending order. totals [count, TILE]; partials [chunks, count, TILE].
