@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kinetic.backends import gpu
+from kinetic.backends.gpu.attention import LANES, attention_source
 from kinetic.backends.gpu.source import CUDA_OPTIONS, kernel_source, matmul_source
 from tests.gpu import test_format_snippets
 from tests.support import nvrtc
@@ -23,6 +24,7 @@ SOURCES = {
     for path in sorted(Path(gpu.__path__[0]).glob("kernels/*.cu"))
     if not path.stem.startswith("matmul")
 }
+SOURCES["attention of few queries"] = attention_source(min(LANES))
 SOURCES |= {f"matmul of {name}": matmul_source(FORMATS[name]) for name in KINDS}
 SOURCES |= {f"matmul of {name} of experts": matmul_source(FORMATS[name], experts=True) for name in ("Q4_K", "BF16")}
 
