@@ -9,6 +9,7 @@ Answers come from ``kinetic.api.Model``; nothing here is needed for them.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from kinetic import rng, store
-from kinetic.backends import NAMES, open_backend, rope_tables
+from kinetic.backends import known, open_backend, rope_tables
 from kinetic.backends.base import Attention, Forward, State, Weight
 from kinetic.bits import F32
 from kinetic.engine import Engine
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BYTE_CHARACTERS",
-    "DEVICES",
     "Format",
     "Probe",
     "bare",
@@ -50,7 +50,9 @@ __all__ = [
     "frequencies",
     "identity_of",
     "instruction_sets",
+    "is_device",
     "keeps_packs",
+    "others_than",
     "put_scales",
     "random_bits",
     "run_operations",
@@ -58,10 +60,9 @@ __all__ = [
     "usable_cores",
 ]
 
-DEVICES = NAMES
-
 frequencies = rope_tables.frequencies
 random_bits = rng.random_bits
+is_device = known
 
 
 def formats() -> dict[str, Format]:
@@ -77,6 +78,13 @@ def instruction_sets() -> tuple[list[str], list[str]]:
 
     here = target.available()
     return here, [isa for isa in LANES if isa not in here]
+
+
+def others_than(device: str) -> list[str]:
+    """Devices whose bits are compared with those of this one, here or not: CUDA only where CuPy is installed."""
+    if device == "cpu":
+        return ["opencl", "cuda"] if importlib.util.find_spec("cupy") else ["opencl"]
+    return [] if device == "reference" else ["cpu"]
 
 
 def describe_backend(device: str, threads: int = 0) -> dict[str, str]:

@@ -11,13 +11,16 @@ from numpy.typing import NDArray
 from kinetic.backends.base import Attention, State
 from kinetic.backends.checks import check_given, check_table, split
 from kinetic.backends.gpu.device import Device
-from kinetic.backends.gpu.executor import OPS, TABLES, Executor
+from kinetic.backends.gpu.device_states import DeviceStates
+from kinetic.backends.gpu.executor import OPS, Executor
+from kinetic.backends.gpu.expert_cache import ExpertOffload
+from kinetic.backends.gpu.experts import Mixtures
+from kinetic.backends.gpu.host_rows import TABLES
 from kinetic.backends.gpu.pages import Pages
 from kinetic.backends.graph import Node, matrices
 from kinetic.backends.program import Sequences
 from kinetic.backends.reference.candidates import candidates
 from kinetic.backends.reference.functions import exp32
-from kinetic.backends.states import StateStore
 from kinetic.backends.whole import needs_whole, whole_spans
 from kinetic.bits import F32
 from kinetic.errors import KineticError, UnsupportedModel
@@ -29,18 +32,24 @@ CAPACITY = 256
 
 class GpuProgram(Sequences[Pages]):
     def __init__(
-        self, device: Device, nodes: list[Node], layers: Sequence[Attention], states: Sequence[State] = ()
+        self,
+        device: Device,
+        nodes: list[Node],
+        layers: Sequence[Attention],
+        states: Sequence[State] = (),
+        offload: ExpertOffload | None = None,
     ) -> None:
         require_kernels(device, nodes)
         self._device = device
         stored = tuple({spec.layer: spec for spec in layers}.values())
-        super().__init__(stored, Pages(device, stored), StateStore(states))
+        pages, kept = Pages(device, stored), DeviceStates(device, states)
+        super().__init__(stored, pages, kept)
         self._is_whole = needs_whole(layers, nodes)
         products = {weight.name for weight in matrices(nodes)}
         for table in {node["table"].name: node["table"] for node in nodes if node.op in TABLES}.values():
             if table.name not in products:
                 check_table(table)
-        self._executor: Executor | None = Executor(device, nodes, self._pages, self._states)
+        self._executor: Executor | None = Executor(device, nodes, pages, kept, offload)
         self._given = next((node.width for node in nodes if node.op == "given"), 0)
         self.vocab_size = [node for node in nodes if node.op != "tap"][-1].width
         self._seen: list[dict[str, F32]] = []
@@ -63,6 +72,12 @@ class GpuProgram(Sequences[Pages]):
         self._states.end(ends)
         return np.concatenate(logits)
 
+    @property
+    def mixtures(self) -> Mixtures:
+        """Where experts are, of a program that isn't closed."""
+        assert self._executor is not None
+        return self._executor.mixtures
+
     def rows(self, batch: Batch, choice: tuple[int, float] | None = None, best: int = 0) -> F32:
         return self.run(batch)
 
@@ -78,6 +93,8 @@ class GpuProgram(Sequences[Pages]):
     def close(self) -> None:
         """Its memory is given back, the device can be used on."""
         self._device.finish()
+        if self._executor is not None:
+            self._executor.close()
         self._executor = None
 
 
