@@ -75,10 +75,14 @@ def tree(length: int) -> Batch:
     return Batch(tokens, (*(length + depth for depth in depths), 0), (*sequences, 5), tokens, also)
 
 
-@pytest.mark.parametrize("length", [0, 5, CHUNK - 4, CHUNK, 2 * CHUNK - 9])
-@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-def test_rows_of_branches(device, spec, length):
+CASES = [(name, CHUNK - 4) for name in SPECS]
+CASES += [("grouped", 0), ("grouped", CHUNK), ("alone", 5), ("window", 2 * CHUNK - 9), ("wide window", 2 * CHUNK - 9)]
+
+
+@pytest.mark.parametrize(("name", "length"), CASES)
+def test_rows_of_branches(device, name, length):
     """Against the reference, across the ends of chunks; the way that is taken goes on."""
+    spec = SPECS[name]
     forward = attending(spec, 30)
     programs = [backend.load(forward, (spec,)) for backend in (GpuBackend(device), ReferenceBackend())]
     ends = length + STEM + WAYS
@@ -193,11 +197,10 @@ def test_states_do_not_branch(device, tiny):
             program.fork(0, -1, 0)
 
 
-@pytest.mark.parametrize("tiny", ["llama", "lfm2"], indirect=True)
-@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-def test_drafts_on_a_device(device, tiny, settings):
+@pytest.mark.parametrize(("tiny", "name"), [("llama", "drawn"), ("lfm2", "greedy")], indirect=["tiny"])
+def test_drafts_on_a_device(device, tiny, name):
     """Right ones, trees and hostile ones: the steps and digests of plain decoding on the CPU."""
-    request = Request(tuple(tiny.tokens[:PROMPT]), settings, 14)
+    request = Request(tuple(tiny.tokens[:PROMPT]), SETTINGS[name], 14)
     plain, engine = engine_of(tiny, off=("drafts",)), engine_of(tiny, backend="opencl", off=("drafts",))
     expected = list(plain.generate(request, digest=digest))
     answer = [step.token for step in expected]
@@ -215,11 +218,11 @@ def test_drafts_on_a_device(device, tiny, settings):
 def test_warm_starts_on_a_device(device, tiny, tmp_path):
     """What was set aside in memory, then, after a restart, what is in files: the steps of a cold run on the CPU."""
     prompts = [A[:300], B[:290], A[:300] + B[:20]]
-    expected, known = cold(tiny, prompts, count=4), []
+    expected, known = cold(tiny, prompts, count=2), []
     for _ in range(2):
         engine = engine_of(tiny, cache(tmp_path / "kept"), backend="opencl")
         for prompt, steps in zip(prompts, expected, strict=True):
-            assert ask(engine, prompt, count=4) == steps
+            assert ask(engine, prompt, count=2) == steps
             known.append(engine.reused)
         engine.close()
         assert engine._warm.disk.dropped == 0

@@ -7,7 +7,7 @@ import pytest
 
 from kinetic.backends.base import BLOCK, CHUNK, Attention
 from kinetic.backends.gpu.attention import LANES as ATTENTION_LANES
-from kinetic.backends.gpu.attention import Kind
+from kinetic.backends.gpu.attention import Kind, attention_source
 from kinetic.backends.gpu.pages import LayerPages
 from kinetic.backends.gpu.products import ROWS_OF_A_GROUP
 from kinetic.backends.gpu.self_test import same_bits
@@ -38,9 +38,7 @@ def matmul(device):
 
 @pytest.fixture(scope="session")
 def attention(device):
-    programs = {
-        queries: device.build(f"#define QUERIES {queries}\n{kernel_source('attention')}") for queries in ATTENTION_LANES
-    }
+    programs = {queries: device.build(attention_source(queries)) for queries in ATTENTION_LANES}
     merge = device.build(kernel_source("attention_merge"))
 
     def run_one(q, keys, values, positions, spec: Attention, queries, most, lanes, sinks, first) -> np.ndarray:

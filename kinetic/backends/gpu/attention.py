@@ -75,8 +75,7 @@ class Attentions:
         kind = _kind(spec)
         self._kinds.setdefault(kind, len(self._kinds))
         for queries in {kind.few, MOST} - self._kernels.keys():
-            source = f"#define QUERIES {queries}\n{kernel_source('attention')}"
-            self._kernels[queries] = self._launches.device.kernel(source, "attention_chunks")
+            self._kernels[queries] = self._launches.device.kernel(attention_source(queries), "attention_chunks")
 
     def arrays(self, batch: Batch) -> dict[str, NDArray[np.int32]]:
         """Makes room for a batch's positions, and gives what kernels read of it. Raises OutOfMemory.
@@ -141,6 +140,11 @@ class Attentions:
                 partials if sinks is None else sinks, *map(np.int32, (*merged, *seen)),
                 lanes=64 if spec.value_width <= 64 else 128,
             )  # fmt: skip
+
+
+def attention_source(queries: int) -> str:
+    """kernels/attention.cu for tiles of so many queries, of ``LANES``."""
+    return f"#define QUERIES {queries}\n{kernel_source('attention')}"
 
 
 def _kind(spec: Attention) -> Kind:

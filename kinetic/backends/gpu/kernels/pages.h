@@ -8,14 +8,11 @@
 
 #define PIECES(width) (((width) + 7) / 8)
 
-// What a compiler for GPUs is to unroll. It is not told so in OpenCL, whose compilers do by themselves what is good for
-// arrays of a lane: for a processor unrolling takes seconds and gives nothing.
-#ifdef __OPENCL_VERSION__
-#define UNROLL
+// As UNROLL of common.h, n turns at a time.
+#ifdef POCL_DEVICE_ADDRESS_BITS
 #define UNROLL_BY(n)
 #else
 #define PRAGMA(text) _Pragma(#text)
-#define UNROLL PRAGMA(unroll)
 #define UNROLL_BY(n) PRAGMA(unroll n)
 #endif
 
