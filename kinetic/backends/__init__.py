@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from kinetic.errors import UsageError
@@ -36,3 +37,10 @@ def open_backend(name: str, *, threads: int = 0) -> Backend:
     else:
         backend = importlib.import_module("kinetic.backends.gpu").open_backend(name)
     return backend
+
+
+def others_than(device: str) -> list[str]:
+    """Devices whose bits are compared with those of this one, here or not: CUDA only where CuPy is installed."""
+    if device == "cpu":
+        return ["opencl", "cuda"] if find_spec("cupy") else ["opencl"]
+    return [] if device == "reference" else ["cpu"]
