@@ -109,7 +109,7 @@ def test_lanes_change_no_bit(opencl_device, monkeypatch, lanes):
     monkeypatch.setattr(probe, "open_backend", lambda *_, **__: GpuBackend(device))
     require_vectors()
     names = {name for name, used in device.launched if used == lanes}
-    assert len(names) > 14 and {"rms_norm", "attention_chunks", "rope"} <= names
+    assert len(names) > 14 and {"rms_norm", "scan", "rope"} <= names
 
 
 @pytest.mark.parametrize("method", ["cbs", pytest.param("loops", marks=pytest.mark.slow)])
