@@ -11,7 +11,7 @@ from kinetic.backends.cpu.barriers import Buffer
 from kinetic.backends.cpu.layout import TILE
 from kinetic.backends.cpu.memory import address, allocate, round_up
 from kinetic.backends.cpu.native import Kernels
-from kinetic.backends.reference.candidates import not_finite
+from kinetic.backends.reference.candidates import not_finite, ordered
 from kinetic.bits import F32
 
 INSERTED = 256
@@ -53,10 +53,7 @@ class Candidates:
         sorts = k == 0 or k > INSERTED
         self._kernels.candidates(address(source), n, 0 if sorts else min(k, n), *addresses)
         ids, values = _checked(self._ids, self._values, self._out, row)
-        if sorts:
-            order = np.argsort(-values, kind="stable")[: k or None]
-            ids, values = ids[order], values[order]
-        return ids, values
+        return ordered(row, ids, k) if sorts else (ids, values)
 
     # ---- of all rows of a pass
 
