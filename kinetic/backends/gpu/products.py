@@ -1,4 +1,4 @@
-"""Products with weights on a device, and mixtures of experts, which are made of them."""
+"""Products with weights on a device."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kinetic.backends.base import ACTIVATIONS, BLOCK, CHUNK, Experts, Weight
+from kinetic.backends.base import ACTIVATIONS, BLOCK, CHUNK, Weight
 from kinetic.backends.gpu.device import Kernel, Memory
 from kinetic.backends.gpu.launches import LANES, Launches
 from kinetic.backends.gpu.packed import TILE, is_packed
@@ -32,14 +32,8 @@ MOST_LANES = 256
 BLOCKS_OF_A_GROUP = LANES // 8
 """Blocks that a group of kernels/quantise.cu makes."""
 
-MOST_EXPERTS = 1024
-"""As kernels/experts.cu has room for."""
-
 KINDS = (*ACTIVATIONS, "swiglu_oai")
 """Activations as kernels/elementwise.cu counts them."""
-
-GATINGS = ("softmax", "sigmoid", "softmax_chosen")
-"""As kernels/experts.cu counts them."""
 
 TEXTS: dict[str, Callable[[Format], str]] = {
     "packed": packed_source,
@@ -134,52 +128,3 @@ class Products:
     def add_bias(self, y: Memory, rows: int, bias: Weight) -> None:
         width = bias.shape[-1]
         self._launches.each("elementwise", "add_bias", rows * width, y, self._weights.vector(bias), np.int32(width))
-
-    # ---- experts
-
-    def prepare_experts(self, experts: Experts) -> None:
-        for weight in experts[:3]:
-            if weight is not None:
-                self.prepare(weight, several=True)
-        for bias in experts[4:]:
-            if bias is not None:
-                self._weights.vector(bias)
-
-    def route(self, routes: Memory, logits: Memory, rows: int, node: Node) -> None:
-        """See ``base.Ops.route``."""
-        routing, sides = node["routing"], (node["bias"], node["factors"])
-        memory = (routes if side is None else self._weights.vector(side) for side in sides)
-        there = (side is not None for side in sides)
-        gating = GATINGS.index(routing.gating)
-        numbers = map(np.int32, (*there, node.inputs[0].width, routing.used, gating, routing.normalised))
-        groups = np.float32(routing.scale), np.int32(routing.groups), np.int32(routing.used_groups)
-        self._launches.groups("experts", "route", rows, routes, logits, *memory, *numbers, *groups, lanes=1)
-
-    def experts(self, y: Memory, x: Memory, routes: Memory, rows: int, node: Node) -> None:
-        """See ``base.Ops.experts``. Each expert of each row is a row of its own until they are added."""
-        experts: Experts = node["experts"]
-        used = node.inputs[1].width // 2
-        count, hidden = rows * used, experts.up.shape[1]
-
-        def made(name: str, source: Memory, kind: int, weight: Weight, bias: Weight | None, of: Node | None) -> Memory:
-            width = weight.shape[1]
-            out = self._launches.scratch(name, 4 * count * width)
-            self.product(out, source, count, weight, Several(routes, used, kind), of)
-            if bias is not None:
-                sizes = np.int32(used), np.int32(width)
-                vector = self._weights.vector(bias)
-                self._launches.each("experts", "add_expert_bias", count * width, out, vector, routes, *sizes)
-            return out
-
-        up = made("up", x, SHARED, experts.up, experts.up_bias, node.inputs[0])
-        act = self._launches.scratch("act", 4 * count * hidden)
-        kind = np.int32(KINDS.index(experts.activation))
-        if experts.gate is None:
-            self._launches.each("elementwise", "activate_rows", count * hidden, act, up, kind)
-        else:
-            gate = made("gate", x, SHARED, experts.gate, experts.gate_bias, node.inputs[0])
-            widths = np.int32(hidden), np.int32(hidden)
-            self._launches.each("elementwise", "gate_rows", count * hidden, act, gate, up, kind, *widths)
-        down = made("down", act, OWN, experts.down, experts.down_bias, None)
-        sizes = np.int32(used), np.int32(node.width)
-        self._launches.each("experts", "weigh", rows * node.width, y, down, routes, *sizes)

@@ -14,6 +14,7 @@ from kinetic.backends.checks import SLICE
 from kinetic.backends.control_word import default_rounding
 from kinetic.backends.gpu.device import Device, Memory
 from kinetic.backends.gpu.packed import TILE, is_packed, pack, packed_bytes
+from kinetic.backends.reference.experts import matrix
 from kinetic.formats import by_type, check_scales
 
 MOST_THREADS = 8
@@ -62,6 +63,28 @@ class DeviceWeights:
                 weight.release(first * row_bytes, size)
                 at += made.nbytes
         return memory
+
+    # ---- some experts at a time
+
+    def check(self, weight: Weight) -> None:
+        """Raises UnsupportedModel if a scale is not finite. The bytes stay in memory: experts are copied from there."""
+        fmt, row_bytes = by_type(weight.ggml_type, weight.name), weight.data.shape[-1]
+        for number in range(weight.shape[0]):
+            rows = matrix(weight, number).data
+            step = max(1, SLICE // row_bytes)
+            for first in range(0, len(rows), step):
+                check_scales(fmt, rows[first : first + step], weight.name)
+
+    def slots(self, weight: Weight, count: int) -> Weight:
+        """Room for ``count`` of the matrices of a weight, as a weight whose matrix it is. Raises OutOfMemory."""
+        name = f"{weight.name} in slots, {len(self._matrices)}"  # two mixtures never share any
+        self._matrices[name] = self._device.memory(weight.data.nbytes // weight.shape[0] * count)
+        return weight._replace(name=name, shape=(count, *weight.shape[1:]), data=weight.data[:0])
+
+    def put(self, slots: Weight, slot: int, weight: Weight, number: int) -> None:
+        """Copy one of the matrices of a weight, which was checked, into a slot."""
+        rows = np.ascontiguousarray(matrix(weight, number).data)
+        self._device.write(self._matrices[slots.name], rows, slot * rows.nbytes)
 
     def vector(self, weight: Weight) -> Memory:
         """All elements as float32."""
