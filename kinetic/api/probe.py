@@ -9,7 +9,6 @@ Answers come from ``kinetic.api.Model``; nothing here is needed for them.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from kinetic import rng, store
-from kinetic.backends import known, open_backend, rope_tables
+from kinetic.backends import known, open_backend, others_than, rope_tables
 from kinetic.backends.base import Attention, Forward, State, Weight
 from kinetic.bits import F32
 from kinetic.engine import Engine
@@ -78,13 +77,6 @@ def instruction_sets() -> tuple[list[str], list[str]]:
 
     here = target.available()
     return here, [isa for isa in LANES if isa not in here]
-
-
-def others_than(device: str) -> list[str]:
-    """Devices whose bits are compared with those of this one, here or not: CUDA only where CuPy is installed."""
-    if device == "cpu":
-        return ["opencl", "cuda"] if importlib.util.find_spec("cupy") else ["opencl"]
-    return [] if device == "reference" else ["cpu"]
 
 
 def describe_backend(device: str, threads: int = 0) -> dict[str, str]:

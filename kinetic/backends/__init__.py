@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from kinetic.errors import UsageError
@@ -59,3 +60,10 @@ def open_backend(name: str, *, threads: int = 0, gpu_layers: int | None = None, 
         split = importlib.import_module("kinetic.backends.split")
         backend = split.open_backend(name, threads=threads, gpu_layers=gpu_layers, context=context)
     return backend
+
+
+def others_than(device: str) -> list[str]:
+    """Devices whose bits are compared with those of this one, here or not: CUDA only where CuPy is installed."""
+    if device == "cpu":
+        return ["opencl", "cuda"] if find_spec("cupy") else ["opencl"]
+    return [] if device == "reference" else ["cpu"]

@@ -87,7 +87,7 @@ class OtherLanes(opencl.Device):
     """Kernels run with ``lanes`` lanes a group instead of as many as were asked for.
 
     One that says how many it has room for (MAX_LANES) gets no more; where lanes own elements, there are as many more
-    groups as it takes. A kernel of one lane keeps it.
+    groups as it takes. A kernel of one lane keeps it, and so does one that is built for a number of them (KERNEL_OF).
     """
 
     def __init__(self, device: cl.Device, lanes: int) -> None:
@@ -104,9 +104,10 @@ class OtherLanes(opencl.Device):
 
     def launch(self, kernel: cl.Kernel, groups: int, lanes: int, *arguments: object) -> None:
         text, name = self._texts.get(id(kernel), ""), kernel.function_name
-        if self._lanes and text and lanes > 1:
+        code = body(text, name)
+        if self._lanes and code and lanes > 1:
             own = min(self._lanes, *(int(most) for most in re.findall(r"#define MAX_LANES (\d+)", text)), self._lanes)
-            if re.search(r"GROUP \* LANES|\bELEMENT\b", body(text, name)):
+            if re.search(r"GROUP \* \(?LANES|\bELEMENT\b", code):
                 groups = -(-groups * lanes // own)
             lanes = own
             self.launched.add((name, lanes))
@@ -114,6 +115,6 @@ class OtherLanes(opencl.Device):
 
 
 def body(text: str, name: str) -> str:
-    """The text of a kernel between its braces."""
-    (found,) = re.findall(rf"^KERNEL void {name}\(.*?^}}", text, re.MULTILINE | re.DOTALL)
-    return found
+    """The text of a kernel, "" if there is none of that name."""
+    found = re.search(rf"^KERNEL void {name}\(.*?^}}", text, re.MULTILINE | re.DOTALL)
+    return found[0] if found else ""
