@@ -101,8 +101,7 @@ def open_engine(
                 warm_bytes=wanted.cache_ram, **options,
             )  # fmt: skip
         except BaseException:
-            if isinstance(draft, Engine):
-                draft.close()
+            wanted.close_draft(draft)
             raise
 
     try:
