@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -47,6 +47,7 @@ class CpuProgram:
         threads: int,
         packs: PackCache | None = None,
         states: Sequence[State] = (),
+        others: Iterable[WeightStore] = (),
     ) -> None:
         self._kernels, self._threads = kernels, threads
         self.can_keep = True
@@ -58,7 +59,7 @@ class CpuProgram:
         self._pages = Pages(self._layout)
         self._states = StateStore(states, _room_for_states)
         self._nodes = nodes
-        self._tape: Tape = self._plan(nodes, packs)
+        self._tape: Tape = self._plan(nodes, packs, others)
         self.vocab_size = self._tape.vocab_size
         self._program = np.zeros(tape.FIRST_FREE + 64, np.int64)
         self._more_tables = np.zeros(0, np.int64)
@@ -72,9 +73,9 @@ class CpuProgram:
         self._shortlist = self._made_shortlist()
         self._candidates = Candidates(kernels, self.vocab_size)
 
-    def _plan(self, nodes: list[Node], packs: PackCache | None) -> Tape:
+    def _plan(self, nodes: list[Node], packs: PackCache | None, others: Iterable[WeightStore]) -> Tape:
         """The tape, with all weights packed. A pack was written only of checked weights: they are not checked again."""
-        self._weights = weights = WeightStore(self._kernels, matrices(nodes), self._threads)
+        self.weights = weights = WeightStore(self._kernels, matrices(nodes), self._threads, others)
         tables = list({node["table"].name: node["table"] for node in nodes if node.op in TABLES}.values())
         pack = self._pack = open_pack(packs, tables, weights)
         is_read = pack is not None and weights.read(pack)
@@ -118,14 +119,14 @@ class CpuProgram:
 
     def _planned(self) -> Tape:
         with default_rounding():
-            planner = Planner(self._kernels, self._weights, self._layout, self._states, self._capacity)
+            planner = Planner(self._kernels, self.weights, self._layout, self._states, self._capacity)
             return planner.plan(self._nodes)
 
     def _made_shortlist(self) -> Shortlist | None:
         output = self._tape.output
         if output is None or self._is_whole or not is_worth(output.packed):
             return None
-        return Shortlist(self._kernels, output, self._threads)
+        return Shortlist(self._kernels, output, self._threads, self._tape.code, self.weights)
 
     # ---- one pass
 
@@ -262,7 +263,6 @@ class CpuProgram:
             table = self._blocks[slot]
             table[: len(blocks)] = blocks
             self._program[slot], self._program[slot + 1] = address(table), len(blocks)
-
         self._refresh_parts(batch)
 
     def _refresh_sequences(self, batch: Batch) -> None:
