@@ -369,3 +369,16 @@ def test_costs_of_rows():
     assert 1.8 < costs.of(9) == costs.of(16) <= 2.0
     assert RowCosts(costs.kept()).kept() == costs.kept()
     assert costs.of(48) == RowCosts().of(33)
+
+
+def test_a_request_that_goes_on_is_known_once():
+    """So that the memory holds no conversation as often as it had turns."""
+    source = NgramSource()
+    source.begin([1, 2, 3, 4])
+    source.extend(5)
+    source.begin([1, 2, 3, 4, 5, 6, 7])
+    assert source._new.tokens == [-1, 1, 2, 3, 4, 5, 6, 7]
+    source.begin([1, 2, 3, 9])
+    source.begin([1, 2])
+    assert source._new.tokens == [-1, 1, 2, 3, 4, 5, 6, 7, -1, 1, 2, 3, 9, -1, 1, 2]
+    assert [list(branch.tokens) for branch in source.propose([8, 1, 2], 4)] == [[3, 9], [3, 4, 5, 6]]
