@@ -287,10 +287,7 @@ def test_the_patterns_find_what_they_are_for():
 
 def tiles_of(name, module, isa):
     """The kernels of a format, or those of halves that lie apart."""
-    if name == "halves":
-        halves.emit_tiles(module, isa)
-    else:
-        build.emit_tiles(module, FORMATS[name], isa)
+    halves.emit_tiles(module, isa) if name == "halves" else build.emit_tiles(module, FORMATS[name], isa)
 
 
 x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="compiles for x86-64")
