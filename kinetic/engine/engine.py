@@ -22,7 +22,7 @@ from kinetic.sampling import Sampler
 from kinetic.types import Batch, PackCache, PrefixCache, Request, Step
 
 if TYPE_CHECKING:
-    from kinetic.backends.base import Ops, Program, Weights
+    from kinetic.backends.base import Backend, Ops, Program, Weights
     from kinetic.engine.drafts import Source
     from kinetic.gguf import Gguf
     from kinetic.models.family import HiddenDrafter
@@ -109,17 +109,22 @@ class Engine:
             None if family.embedding.only else device.load(watched, family.attention, progress, packs, family.states)
         )
         self.identity = EngineIdentity(device.engine_id, device.device_class, device.device_name, device.threads)
-        memory = None if "warm" in off else warm_bytes
-        self._seeing = Seeing(device, self._program, small, progress, memory) if small else None
-        left = warm_bytes - (self._seeing.memory if self._seeing else 0)
-        self._warm = None if memory is None else self._make_warm(None if watch else prefixes, left)
+        self._seeing = self._make_seeing(device, small, progress, warm_bytes) if small else None
+        self._warm = None if "warm" in off else self._make_warm(None if watch else prefixes, warm_bytes)
         self._draft, self._clock = draft if isinstance(draft, Engine) else None, clock
         self._costs = RowCosts()
         self.drafter = None if self._loaded is None or "drafts" in off else self.fresh_drafter()
 
+    def _make_seeing(
+        self, device: Backend, small: HiddenDrafter, progress: Callable[[str], None] | None, memory: int
+    ) -> Seeing:
+        return Seeing(device, self._program, small, progress, None if "warm" in self._off else memory)
+
     def _make_warm(self, prefixes: PrefixCache | None, memory: int) -> Warm | None:
+        """``memory`` in bytes, of which a drafter of hidden rows has its part."""
         if self._loaded is None or not self._loaded.can_keep:
             return None
+        memory -= self._seeing.memory if self._seeing else 0
         facts = (self.identity.engine_id, repr(self._family.attention), repr(self._family.states))
         return Warm(self._loaded, memory, DiskStore(prefixes, self._loaded, facts) if prefixes else None)
 

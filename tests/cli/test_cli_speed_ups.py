@@ -1,10 +1,14 @@
 """``--off``, ``--draft-max`` and ``-md`` of ``kinetic run``: the same answer, receipt and name of the question."""
 
 import json
+import shutil
 
 import pytest
 
+from kinetic.api import Model
 from kinetic.cli import main
+from kinetic.errors import UsageError
+from kinetic.loader import LoadedFile
 from receipts.encode import read_receipt
 from tests.support.talking_model import write_talker
 from tests.support.tiny_families import write_tiny_family
@@ -58,6 +62,15 @@ def test_a_draft_model_with_other_tokens(model, tmp_path, capsys):
     other = write_talker(tmp_path / "other.gguf")
     assert main(["run", str(model), "a", "-md", str(other), "-t", "1"]) == 2
     assert "the draft model other.gguf has another vocabulary than tiny.gguf" in capsys.readouterr().err
+
+
+def test_a_draft_model_is_closed_where_the_model_does_not_open(model, tmp_path, monkeypatch):
+    closed, real = [], LoadedFile.close
+    monkeypatch.setattr(LoadedFile, "close", lambda self: (closed.append(self.gguf.paths[0].name), real(self)))
+    small = shutil.copy(model, tmp_path / "small.gguf")
+    with pytest.raises(UsageError, match="context"):
+        Model(model, draft_model=small, context=10**8, threads=1, pack_cache=False)
+    assert sorted(closed) == ["small.gguf", "tiny.gguf"]
 
 
 def test_costs_are_kept(model, tmp_path, capsys):

@@ -24,6 +24,7 @@ from kinetic.backends.cpu import (
     build,
     control,
     delta_rows,
+    halves,
     native,
     objects,
     rows,
@@ -264,6 +265,7 @@ def vector_kernels(module: ir.Module, isa: str) -> None:
         part.emit(module)
     for part in (attention, bounds, delta_rows):
         part.emit(module, isa)
+    halves.emit(module)
 
 
 def units(isa: str):
@@ -271,6 +273,7 @@ def units(isa: str):
     yield "vector", module_of("vector", lambda m: vector_kernels(m, isa))
     for name, fmt in FORMATS.items():
         yield name, module_of(name, lambda m, fmt=fmt: build.emit_tiles(m, fmt, isa))
+    yield "halves", module_of("halves", lambda m: tiles_of("halves", m, isa))
 
 
 def test_the_patterns_find_what_they_are_for():
@@ -280,6 +283,11 @@ def test_the_patterns_find_what_they_are_for():
     assert not FAST_MATH.search("%x = call float @llvm.fma.f32(float %a, float %b, float %c)")
     assert LOOSENED.search('attributes #0 = { "unsafe-fp-math"="true" }')
     assert LOOSENED.search('"denormal-fp-math"="preserve-sign,preserve-sign"')
+
+
+def tiles_of(name, module, isa):
+    """The kernels of a format, or those of halves that lie apart."""
+    halves.emit_tiles(module, isa) if name == "halves" else build.emit_tiles(module, FORMATS[name], isa)
 
 
 x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="compiles for x86-64")
@@ -331,10 +339,10 @@ DOTS = 8 * (1 + 2 + 16 + 1)
 
 @x86
 @pytest.mark.parametrize("processor", ["znver4", "icelake-server"])
-@pytest.mark.parametrize("name", QUANTISED)
+@pytest.mark.parametrize("name", [*QUANTISED, "halves"])
 def test_vnni512_compiles(name, processor):
     """Whole registers, eight dot products for each row and group of a block, few values parked in memory."""
-    module = module_of(name, lambda m: build.emit_tiles(m, FORMATS[name], "vnni512"))
+    module = module_of(name, lambda m: tiles_of(name, m, "vnni512"))
     code = assembly(module, processor, "-prefer-256-bit")
     dots = re.findall(r"\tvpdpbusd\t.*", code)
     assert len(dots) == DOTS
@@ -344,9 +352,9 @@ def test_vnni512_compiles(name, processor):
 
 
 @x86
-@pytest.mark.parametrize("name", QUANTISED)
+@pytest.mark.parametrize("name", [*QUANTISED, "halves"])
 def test_vnni256_compiles(name):
-    module = module_of(name, lambda m: build.emit_tiles(m, FORMATS[name], "vnni256"))
+    module = module_of(name, lambda m: tiles_of(name, m, "vnni256"))
     dots = re.findall(r"\tvpdpbusd\t.*", assembly(module, "icelake-server"))
     assert len(dots) == 2 * DOTS
     assert all("%ymm" in line for line in dots)

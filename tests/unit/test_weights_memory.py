@@ -1,11 +1,13 @@
 """A weight that was packed, or only looked at, does not stay in memory a second time."""
 
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from kinetic.backends.cpu import memory
 from kinetic.gguf import MappedFile
 from ktc.inputs import ModelFile
 from ktc.writer import write_bundle
@@ -47,3 +49,18 @@ def test_a_loaded_model_is_in_memory_once(smollm2_path, tmp_path, kind):
         assert resident(path) < 0.3 * path.stat().st_size
         assert model.generate("Hi", max_tokens=2, temperature=0).text
         assert resident(path) < 0.3 * path.stat().st_size
+
+
+def test_pages_of_a_part_are_given_back():
+    """And what stands before and behind them stays."""
+    data = memory.allocate_huge(3 << 20)
+    data[:] = 7
+    part = data[5000 : (2 << 20) + 77]
+    memory.give_back(part)
+    first, last = 8192, 2 << 20
+    assert (data[:first] == 7).all() and (data[last:] == 7).all()
+    assert (data[first:last] == 0).all() or sys.platform != "linux"
+    small = memory.allocate(9000)
+    small[:] = 7
+    memory.give_back(small)
+    assert (small == 7).all()

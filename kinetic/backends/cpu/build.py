@@ -77,7 +77,10 @@ def format_unit(type_id: int, isa: str) -> llvm.ModuleRef:
     from kinetic.backends.cpu import packing
 
     fmt = by_type(type_id, "?")
-    made = emitted(fmt.NAME, lambda m: emit_tiles(m, fmt, isa))
+    emitters: list[Callable[[ir.Module], None]] = [lambda m: emit_tiles(m, fmt, isa)]
+    if fmt is bounds.WHOLE:
+        emitters.append(lambda m: halves.emit_tiles(m, isa))
+    made = emitted(fmt.NAME, *emitters)
     pack = packing.make_pack(fmt)
     pack.compile(PACK_SIGNATURE)
     made.link_in(numba_module(pack, f"pack_{fmt.NAME.lower()}", "v"))

@@ -67,3 +67,8 @@ def emit(module: ir.Module) -> None:
             low = b.and_(raw[j], like(raw[j].type, 15))
             store(b, b.or_(low, b.and_(shifted(b, raw[4 + j], 4), like(raw[j].type, 240))), to, LINE * j)
     b.ret_void()
+
+
+def emit_tiles(module: ir.Module, isa: str) -> None:
+    """The kernels that read both."""
+    tiles.emit(module, bounds.WHOLE, isa, Halves(bounds.WHOLE))

@@ -72,5 +72,5 @@ def pass_bytes(nodes: Sequence[Node], rows: int) -> int:
 
 
 def _state_bytes(states: Sequence[State]) -> int:
-    """They lie on the host, and are copied here and back in a pass."""
-    return 2 * sum(4 * state.size for state in states)  # exact: integers
+    """Room is made for 2, then 4 sequences, and while it grows both are there."""
+    return 6 * sum(4 * state.size for state in states)  # exact: integers

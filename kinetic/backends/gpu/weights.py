@@ -128,6 +128,6 @@ def _spans(rows: int, of_matrix: int, step: int) -> Iterator[slice]:
     """At most ``step`` rows at a time, none of two matrices: a tile is one matrix's."""
     if of_matrix % TILE == 0:
         of_matrix = rows
-    for matrix in range(0, rows, of_matrix):
-        for first in range(matrix, matrix + of_matrix, step):
-            yield slice(first, min(first + step, matrix + of_matrix))
+    for start in range(0, rows, of_matrix):
+        for first in range(start, start + of_matrix, step):
+            yield slice(first, min(first + step, start + of_matrix))

@@ -52,7 +52,7 @@ class _Half:
         place = self._last[level].get(key, -1)
         if place < 0:
             return []
-        before, found = self._before[level], []
+        before, found = self._before[level], list[int]()
         if place == len(before) - 1:
             place = before[place]
         while place >= 0 and len(found) < PLACES:
