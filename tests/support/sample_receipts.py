@@ -39,7 +39,7 @@ def sample(**changes: Any) -> Record:
         "text": " red blue green",
         "stop_reason": "end",
         "end_tokens": [END],
-        "sampling": {"seed": 7, "temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repeat_last_n": 64},
+        "sampling": {"seed": 7, "temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05},
         "claims": {"engine_version": "0.1.0", "device_class": "cpu", "time": "2026-03-14T15:09:26Z"},
     }
     return new_record(**arguments | changes)

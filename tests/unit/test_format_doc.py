@@ -8,10 +8,10 @@ import pytest
 
 from ktc import digest, limits, signature
 from ktc.fields import ListOf, Table
-from receipts import sign
+from receipts import idle, sign
 from receipts.encode import canonical_bytes, question_id, read_receipt, receipt_id, to_json
 from receipts.errors import VERDICTS
-from receipts.schema import RECEIPT, SAMPLERS
+from receipts.schema import PLAIN_SAMPLING, RECEIPT, SAMPLERS
 from tests.support.sample_receipts import SEED, sample
 from tests.unit.test_receipt_encode import MUTANTS, NOT_THE_QUESTION
 
@@ -74,6 +74,13 @@ def test_words_and_codes():
     for code, word in VERDICTS.items():
         if code not in (1, 3):
             assert f"| {code} | {word} |" in TEXT
+
+
+def test_plain_values_of_what_is_off():
+    table = TEXT.split("**Settings that are off.**")[1].split("**Stop reasons.**")[0]
+    rows = [row.rpartition(" | ")[2] for row in re.findall(r"^\| [A-Za-z ]+ \| (.*) \|$", table, re.MULTILINE)]
+    plain = PLAIN_SAMPLING | {"dry_sequence_breakers": "`[]`"}
+    assert rows[1:] == [", ".join(f"`{name}` {plain[name]}" for name in names) for _, names in idle._OFF]
 
 
 def test_every_name_a_check_step_gives_is_raised_somewhere():

@@ -24,9 +24,9 @@ from receipts.encode import (
 from receipts.sign import check_signatures, sign_record
 from tests.support.sample_receipts import SEED, changed, full_sample, sample
 
-KNOWN_LENGTH = 1336
-KNOWN_RECEIPT_ID = "ec7e2867bab54f704db2cafca432453a1cc7a9c951e7d4fb2894cece164bed6f"
-KNOWN_QUESTION_ID = "b591524c4bb8625e864cfeafea5444e576f88a87c7a10f1cc296eed198eb8375"
+KNOWN_LENGTH = 1335
+KNOWN_RECEIPT_ID = "27bf3d5e26a380d39b9a222014641acccdecefdd60ea93b31f9b6aaa86a2a59e"
+KNOWN_QUESTION_ID = "8824b507e42476d15cab530886d3e7f515c718eb8d6137bd6551df0b3c914608"
 
 FULL = full_sample()
 SIGNED = Receipt(FULL, [sign_record(FULL, SEED)])
