@@ -7,7 +7,7 @@
 #   make conformance what `kinetic conformance` proves with its built-in models; nothing may be skipped
 #   make audit       the tests of receipts and ktc where nothing but their three packages is installed
 #   make vectors     regenerate the committed vectors; they must not change
-#   make golden      regenerate golden receipts and bundles, as a new draft of the arithmetic asks for
+#   make golden      regenerate golden receipts and bundles, which must not change, and pin what is new
 #   make bench       rates of kernels and of a model, beside the limits of this machine
 #   make clean       remove what was built; fetched models stay
 

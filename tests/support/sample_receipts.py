@@ -31,7 +31,7 @@ FILES = (File("tiny.gguf", 123_456, "ab" * 32, "cd" * 32),)
 def sample(**changes: Any) -> Record:
     """A receipt of " red blue green" that ended by itself; ``changes`` are arguments of ``new_record``."""
     arguments: dict[str, Any] = {
-        "profile": "kinetic-1-draft.1",
+        "profile": "kinetic-1",
         "architecture": "llama",
         "files": FILES,
         "prompt": [3, 1, 4],
@@ -84,7 +84,7 @@ class Draw(NamedTuple):
 class ScriptedReplayer:
     """Draws the tokens it is given, whatever the receipt says."""
 
-    profile = "kinetic-1-draft.1"
+    profile = "kinetic-1"
     architecture = "llama"
     files: Sequence[File] = FILES
     vocab_size = len(PIECES)

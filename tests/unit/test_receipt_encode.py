@@ -24,9 +24,9 @@ from receipts.encode import (
 from receipts.sign import check_signatures, sign_record
 from tests.support.sample_receipts import SEED, changed, full_sample, sample
 
-KNOWN_LENGTH = 1335
-KNOWN_RECEIPT_ID = "27bf3d5e26a380d39b9a222014641acccdecefdd60ea93b31f9b6aaa86a2a59e"
-KNOWN_QUESTION_ID = "8824b507e42476d15cab530886d3e7f515c718eb8d6137bd6551df0b3c914608"
+KNOWN_LENGTH = 1327
+KNOWN_RECEIPT_ID = "f8f8b17822dd8d999e171a2e5547cfa93a1080c1931fb1cb84c7cb112f90e924"
+KNOWN_QUESTION_ID = "36690d3080c94a6b2eafc91814955e4854cf8c9ec065f511e32b3ee70b58f978"
 
 FULL = full_sample()
 SIGNED = Receipt(FULL, [sign_record(FULL, SEED)])
