@@ -7,7 +7,7 @@
 #   make conformance what `kinetic conformance` proves with its built-in models, on an OpenCL device too
 #   make audit       the tests of receipts and ktc where nothing but their three packages is installed
 #   make vectors     regenerate the committed vectors; they must not change
-#   make golden      regenerate the golden receipts, as a new draft of the arithmetic asks for
+#   make golden      regenerate golden receipts and bundles, which must not change, and pin what is new
 #   make bench       rates of kernels and of a model, beside the limits of this machine
 #   make clean       remove what was built; fetched models stay
 
@@ -109,6 +109,7 @@ vectors: $(VENV)/.test
 	$(BIN)/python -m tools.make_vectors
 	$(BIN)/python -m tools.make_ed25519_vectors
 	$(BIN)/python -m tools.make_receipt_vectors
+	$(BIN)/python -m tools.make_format_example
 	$(BIN)/python -m tools.make_bundle_vectors
 	$(BIN)/python -m tools.make_conformance_digests
 	$(BIN)/python -m tools.make_quantised_vectors
@@ -116,7 +117,9 @@ vectors: $(VENV)/.test
 golden: $(VENV)/.test
 	@$(call fetch,smollm2,)
 	@$(call fetch,gemma3-270m,--accept-license)
+	$(BIN)/python -m tools.make_golden_bundles
 	$(BIN)/python -m tools.make_golden_receipts
+	$(BIN)/python -m tools.pin_profile
 
 bench: $(VENV)/.test
 	@$(call fetch,smollm2,)

@@ -134,6 +134,8 @@ def _overrides(answer: Attested) -> dict[str, Any]:
 
 
 def _adapters(files: Sequence[AdapterFile]) -> list[dict[str, Any]]:
+    """Those that add something: one of scale 0 is not named."""
+    files = [file for file in files if file.scale]
     shown = _presentable(files)
     return [schema.file_table(file) | {"scale": format_f32(files[at].scale)} for at, file in enumerate(shown)]
 

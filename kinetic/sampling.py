@@ -238,7 +238,7 @@ def validate(settings: Sampling, vocab_size: int) -> Sampling:
     """The same settings in their one canonical form, or UsageError with the first fault.
 
     Floats are rounded to binary32 and -0 is 0; a temperature below 0 becomes 0;
-    logit biases are sorted by id, and several for one token are added up.
+    logit biases are sorted by id, several for one token are added up, and 0 is left out.
     ``top_p`` 0 keeps one candidate, as in llama.cpp, and is written as ``top_k`` 1.
     A ``top_n_sigma`` below 0 becomes 0, and what belongs to a sampler that is off
     becomes what nobody set: so one way of sampling has one form.
@@ -296,6 +296,8 @@ def _require_later_samplers(s: Sampling) -> None:
 def _unused(s: Sampling) -> dict[str, Any]:
     """What belongs to samplers that are off, as it stands in a receipt when nobody set it."""
     plain: dict[str, Any] = {}
+    if not s.repeat_last_n or (s.repeat_penalty, s.frequency_penalty, s.presence_penalty) == (1, 0, 0):
+        plain |= {"repeat_last_n": 0, "repeat_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0}
     if not s.xtc_probability or s.xtc_threshold > 0.5:  # no two candidates can be over it
         plain |= {"xtc_probability": 0.0, "xtc_threshold": float(np.float32(0.1))}
     if not s.dynatemp_range:
@@ -332,7 +334,7 @@ def _canonical_bias(biases: Sequence[tuple[int, float]], vocab_size: int) -> tup
             _require(bool(total[token] < math.inf), "logit_bias", bias, "a finite 32-bit number or -inf")
     banned = sum(bias == -math.inf for bias in total.values())  # exact: a count
     _require(banned < vocab_size, "logit_bias", "-inf for every token", "finite for one token at least")
-    return tuple((token, float(bias)) for token, bias in sorted(total.items()))
+    return tuple((token, float(bias)) for token, bias in sorted(total.items()) if bias)  # 0 changes nothing
 
 
 def _float32(name: str, value: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-PROFILE = "kinetic-1-draft.1"
+PROFILE = "kinetic-1"
 """Name of the arithmetic (docs/NUMERICS.md). A receipt can be rerun only under its own profile."""
 
 SPEED_UPS = ("drafts", "warm", "shortlist")

@@ -15,6 +15,7 @@ from ktc.digest import token_digest
 from ktc.errors import Malformed, Unverifiable
 from receipts.batch import check_parent
 from receipts.identity import challenge_seed
+from receipts.idle import idle_settings
 from receipts.schema import Record, check_form
 
 Decode = Callable[[Sequence[int]], bytes]
@@ -108,8 +109,13 @@ def _require_understood(record: Record) -> None:
 
 
 def _check_challenge(record: Record) -> None:
-    if record["challenge"] and record["sampling"]["seed"] != challenge_seed(record):
+    if not record["challenge"]:
+        return
+    if record["sampling"]["seed"] != challenge_seed(record):
         raise Malformed("receipt.sampling.seed is not the one its challenge gives", name="CHALLENGE_SEED")
+    if idle := idle_settings(record):
+        why = "has no effect and is not left plain, so that the seed of the challenge could be chosen with it"
+        raise Malformed(f"receipt.{idle[0]} {why}", name="CHALLENGE_SETTING")
 
 
 def _check_stop(record: Record) -> None:

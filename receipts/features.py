@@ -1,4 +1,4 @@
-"""Which parts of an engine a receipt needs beyond plain decoding.
+"""Which parts of an engine a receipt needs beyond plain decoding, and which arithmetic.
 
 An engine lists what it has proven. A receipt that needs more is not written by
 it (``require_features`` before writing) and not judged by it (``verify``).
@@ -45,3 +45,14 @@ def require_features(record: Record, proven: Set[str]) -> None:
     """Raise Unverifiable if the receipt needs something that is not among the ``proven``."""
     if missing := sorted(used_features(record) - proven):
         raise Unverifiable(f"this engine cannot rerun {', '.join(missing)}", name="FEATURE")
+
+
+def require_profile(record: Record, profile: str) -> None:
+    """Raise Unverifiable unless the receipt was made under the arithmetic that this engine computes."""
+    theirs = record["profile"]
+    if theirs == profile:
+        return
+    message = f"the receipt was made under {theirs}, this engine computes {profile}"
+    if "-draft." in theirs:  # no two drafts need have had the same bits
+        message += "; a draft is rerun only by the version that made it, so ask the question again"
+    raise Unverifiable(message, name="PROFILE")

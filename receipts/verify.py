@@ -19,7 +19,7 @@ from ktc.canonical import show
 from receipts.checks import check_answer, check_record, check_text
 from receipts.decimals import parse_decimal_f32
 from receipts.errors import DIFFERS, IDENTICAL, KtcError, LimitExceeded, Malformed, SignatureProblem, Unverifiable
-from receipts.features import require_features
+from receipts.features import require_features, require_profile
 from receipts.schema import FileLike, Record
 from receipts.show import cited
 
@@ -196,9 +196,7 @@ def require_rerunnable(record: Record, replayer: Replayer, limit: int = limits.M
 
 def require_judgeable(record: Record, profile: str, features: frozenset[str], limit: int = limits.MAX_TOKENS) -> None:
     """The part of ``require_rerunnable`` that needs no model: worth asking before one is hashed and loaded."""
-    if record["profile"] != profile:
-        message = f"the receipt was made under {record['profile']}, this engine computes {profile}"
-        raise Unverifiable(message, name="PROFILE")
+    require_profile(record, profile)
     if record["prompt"]["commitment"]:
         raise _withheld()
     require_features(record, features)

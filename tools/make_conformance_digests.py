@@ -2,8 +2,8 @@
 
 Writes conformance/recipes/digests.json anew: what every recipe's file, logits and answers are, values of functions,
 draws of samplers, and the tokens that tokenizers give. Every device gives the same; ``--device reference`` asks the
-definition, which takes minutes. A digest that changes means that a recipe or the arithmetic changed; then the
-profile's draft number must rise.
+definition, which takes minutes. A digest that changes means that a recipe or the arithmetic changed; a change
+of bits needs a new profile name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     DIGESTS.write_text(dump(made), encoding="utf-8")
     changed = _changed(before, made)
     for name in changed:
-        print(f"{name} changed: a recipe or the arithmetic is another, and then the profile must be too")
+        print(f"{name} changed: a recipe or the arithmetic is another, and a change of bits needs a new profile name")
     print(f"conformance digests: {len(made['recipes'])} models, {len(changed)} changed")
     return 1 if changed else 0
 

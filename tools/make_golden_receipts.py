@@ -3,7 +3,7 @@ and conformance/golden/gate.json, the baseline of them all.
 
 Each is an answer of one model under this profile, signed with a key that
 everybody knows. A receipt that changes means that the arithmetic, the sampling
-or the text changed; then the profile's draft number must rise. What differs
+or the text changed, and a change of bits needs a new profile name. What differs
 from machine to machine (engine id, device name, time) is left out or fixed, so
 that every machine writes the same bytes.
 """

@@ -3,7 +3,7 @@
 Each file is one operation of the profile: inputs, and the outputs of the
 reference backend, as little-endian bytes in hex. Any implementation, in any
 language, is right only if it gives these bits. A file that changes means that
-the arithmetic changed; then the profile's draft number must rise.
+the arithmetic changed; a change of bits needs a new profile name.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def main() -> int:
             (FOLDER / name).write_text(after[name], encoding="utf-8")
     changed = sorted(name for name in before if after.get(name) != before[name])
     for name in changed:
-        print(f"{name} changed: the arithmetic is another, so the profile must be too")
+        print(f"{name} changed: the arithmetic is another, and a change of bits needs a new profile name")
     print(f"vectors: {len(after)} files, {len(changed)} changed, {len(after.keys() - before.keys())} new")
     return 1 if changed else 0
 

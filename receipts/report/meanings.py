@@ -33,6 +33,7 @@ _ADVICE = {
 _NAMES = {
     "BAD_SIGNATURE": "A signature is not of this receipt by the key beside it: one of the two was changed.",
     "CHALLENGE_SEED": "The seed is not the one that the challenge gives.",
+    "CHALLENGE_SETTING": "A setting that has no effect is not left plain: the seed could be chosen with it.",
     "EXPIRED_KEY": "The signer's key was not trusted at that time.",
     "MODEL": "The model file that the receipt names is not here, or the one opened is another.",
     "OPENING": "The opening is not the one of this receipt.",

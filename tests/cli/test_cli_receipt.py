@@ -117,7 +117,7 @@ def test_show(run, place):
     rows = dict(line.split(None, 1) for line in out.splitlines() if line[0] != " ")
     assert rows["receipt"] == receipt_id(sample()) and rows["question"] == question_id(sample())
     assert rows["prompt"] == "3 tokens" and rows["seed"] == "7"
-    assert rows["settings"] == "temperature 0.8, top_k 40, top_p 0.95, min_p 0.05, repeat_last_n 64"
+    assert rows["settings"] == "temperature 0.8, top_k 40, top_p 0.95, min_p 0.05"
     assert rows["answer"] == "4 tokens, ended by an end token" and rows["text"] == "red blue green"
     assert rows["signed"] == f"signature consistent, signer unknown (key {KEY})"
     assert rows["model"].startswith("tiny.gguf (llama, 123,456 bytes, BLAKE3 abab")

@@ -34,7 +34,7 @@ def check(model, name):
 
 
 def test_they_are_of_this_profile():
-    """A draft whose number rises leaves its receipts behind."""
+    """A new profile leaves its receipts behind."""
     profiles = {read_receipt(FOLDER / name).record["profile"] for name in RECEIPTS}
     assert profiles == {PROFILE}, "the profile is another: run make golden"
 

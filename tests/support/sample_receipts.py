@@ -31,7 +31,7 @@ FILES = (File("tiny.gguf", 123_456, "ab" * 32, "cd" * 32),)
 def sample(**changes: Any) -> Record:
     """A receipt of " red blue green" that ended by itself; ``changes`` are arguments of ``new_record``."""
     arguments: dict[str, Any] = {
-        "profile": "kinetic-1-draft.1",
+        "profile": "kinetic-1",
         "architecture": "llama",
         "files": FILES,
         "prompt": [3, 1, 4],
@@ -39,7 +39,7 @@ def sample(**changes: Any) -> Record:
         "text": " red blue green",
         "stop_reason": "end",
         "end_tokens": [END],
-        "sampling": {"seed": 7, "temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repeat_last_n": 64},
+        "sampling": {"seed": 7, "temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05},
         "claims": {"engine_version": "0.1.0", "device_class": "cpu", "time": "2026-03-14T15:09:26Z"},
     }
     return new_record(**arguments | changes)
@@ -84,7 +84,7 @@ class Draw(NamedTuple):
 class ScriptedReplayer:
     """Draws the tokens it is given, whatever the receipt says."""
 
-    profile = "kinetic-1-draft.1"
+    profile = "kinetic-1"
     architecture = "llama"
     files: Sequence[File] = FILES
     vocab_size = len(PIECES)

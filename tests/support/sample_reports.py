@@ -83,5 +83,5 @@ def sample_report(signature: str = "unsigned") -> Report:
     rows[-1] = rows[-1]._replace(is_kept=True, model="other.gguf")
     rows[-3] = Row("gone.json", rows[-3].verdict)
     rows += [row_of(Verdict(11, "BAD_JSON", text), text, model=text) for text in HOSTILE]
-    facts = [("When", "2026-03-14T15:09:26Z"), ("Profile", "kinetic-1-draft.1"), ("Device", "cpu")]
+    facts = [("When", "2026-03-14T15:09:26Z"), ("Profile", "kinetic-1"), ("Device", "cpu")]
     return Report(rows, "Audit of in", facts)

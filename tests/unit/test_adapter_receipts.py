@@ -65,6 +65,12 @@ def test_a_receipt_names_adapters_and_their_scales(tmp_path, model_file, adapter
         assert verdict.exit_code == 0 and "the logits of all 12 agree" in verdict.sentence
 
 
+def test_an_adapter_of_scale_0_adds_nothing_and_is_not_named(tmp_path, model_file, adapters):
+    with_it = record_of(answer(model_file, tmp_path / "r.json", adapters=[(adapters[0], 0.0), adapters[1]]))
+    without = record_of(answer(model_file, tmp_path / "p.json", adapters=adapters[1:]))
+    assert question_id(with_it) == question_id(without) and with_it["output"] == without["output"]
+
+
 def test_other_adapters_are_another_question(tmp_path, model_file, adapters):
     one, two = adapters
     asked = [[], [one], [(one, 0.5)], [two], [one, two], [two, one]]

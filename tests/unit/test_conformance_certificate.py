@@ -17,7 +17,7 @@ SEED = bytes(range(32))
 ABOUT = {
     "time": "2026-03-14T15:09:26Z",
     "program": "kinetic 0",
-    "profile": "kinetic-1-draft.1",
+    "profile": "kinetic-1",
     "engine_id": "cpu:00",
     "device_class": "cpu",
     "device_name": "A processor",

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from ktc import digest, limits, signature
+from conformance import certificate
+from ktc import digest, limits, manifest, signature
 from ktc.fields import ListOf, Table
-from receipts import sign
+from receipts import idle, sign, withhold
 from receipts.encode import canonical_bytes, question_id, read_receipt, receipt_id, to_json
 from receipts.errors import VERDICTS
-from receipts.schema import RECEIPT, SAMPLERS
+from receipts.schema import PLAIN_SAMPLING, RECEIPT, SAMPLERS
 from tests.support.sample_receipts import SEED, sample
 from tests.unit.test_receipt_encode import MUTANTS, NOT_THE_QUESTION
 
@@ -76,6 +77,13 @@ def test_words_and_codes():
             assert f"| {code} | {word} |" in TEXT
 
 
+def test_plain_values_of_what_is_off():
+    table = TEXT.split("**Settings that are off.**")[1].split("**Stop reasons.**")[0]
+    rows = [row.rpartition(" | ")[2] for row in re.findall(r"^\| [A-Za-z ]+ \| (.*) \|$", table, re.MULTILINE)]
+    plain = PLAIN_SAMPLING | {"dry_sequence_breakers": "`[]`"}
+    assert rows[1:] == [", ".join(f"`{name}` {plain[name]}" for name in names) for _, names in idle._OFF]
+
+
 def test_every_name_a_check_step_gives_is_raised_somewhere():
     raised = set()
     for folder in ("ktc", "receipts", "kinetic/api", "kinetic/quantize"):
@@ -92,3 +100,33 @@ def test_every_name_a_check_step_gives_is_raised_somewhere():
         "DIFFERS",
     }
     assert named <= raised
+
+
+def rows(first, last):
+    """Names in the first column of the tables between two lines of the document."""
+    found = re.findall(r"^\| `([a-z_0-9]+)(?:\[\])?` \| ", TEXT.split(first)[1].split(last)[0], re.MULTILINE)
+    assert found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("table", "first", "last"),
+    [
+        (manifest.MANIFEST, "## Manifest\n", "An entry of `sections`:"),
+        (manifest.SECTION, "An entry of `sections`:", "| kind | how many |"),
+        (manifest.PROFILE, "A profile says how to run", "A derivation is a claim"),
+        (manifest.DERIVATION, "A derivation is a claim", "Where `tool` is `kinetic quantize`"),
+        (withhold.OPENING, "## Openings\n", "An opening is a receipt's"),
+        (certificate.FORM, "# Device certificates\n", "| field of a case |"),
+        (certificate.CASE, "| field of a case |", "A reader does steps 1 to 3"),
+    ],
+)
+def test_the_other_tables_have_every_field(table, first, last):
+    assert rows(first, last) == list(table.fields)
+
+
+def test_the_name_of_a_certificate():
+    text = TEXT.split("# Device certificates\n")[1]
+    assert f"`{certificate.DOMAIN.decode()[:-1]}\\0`" in text and f"`{certificate.PAYLOAD_TYPE}`" in text
+    for word in re.findall(r"1[123] `([A-Z_]+)`", text):
+        assert f'name="{word}"' in (ROOT / "conformance" / "certificate.py").read_text(encoding="utf-8")

@@ -24,9 +24,9 @@ from receipts.encode import (
 from receipts.sign import check_signatures, sign_record
 from tests.support.sample_receipts import SEED, changed, full_sample, sample
 
-KNOWN_LENGTH = 1336
-KNOWN_RECEIPT_ID = "ec7e2867bab54f704db2cafca432453a1cc7a9c951e7d4fb2894cece164bed6f"
-KNOWN_QUESTION_ID = "b591524c4bb8625e864cfeafea5444e576f88a87c7a10f1cc296eed198eb8375"
+KNOWN_LENGTH = 1327
+KNOWN_RECEIPT_ID = "f8f8b17822dd8d999e171a2e5547cfa93a1080c1931fb1cb84c7cb112f90e924"
+KNOWN_QUESTION_ID = "36690d3080c94a6b2eafc91814955e4854cf8c9ec065f511e32b3ee70b58f978"
 
 FULL = full_sample()
 SIGNED = Receipt(FULL, [sign_record(FULL, SEED)])

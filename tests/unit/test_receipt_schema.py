@@ -249,8 +249,14 @@ def test_a_withheld_prompt_shows_nothing():
     assert refusal(changed(withheld, "prompt.commitment", "")) == "PROMPT"
 
 
+def challenged(path="text", value=FULL["text"]):
+    """A receipt that answers a challenge, with one change, and the seed that belongs to it."""
+    record = changed(changed(FULL, "sampling.dry_sequence_breakers", []) | {"challenge": "ab" * 16}, path, value)
+    return changed(record, "sampling.seed", challenge_seed(record))
+
+
 def test_a_challenge_gives_the_seed():
-    record = FULL | {"challenge": "ab" * 16}
+    record = challenged()
     seed = challenge_seed(record)
     assert seed == challenge_seed(changed(record, "sampling.seed", "9"))  # the seed is no part of its own origin
     check_record(changed(record, "sampling.seed", seed))
@@ -260,6 +266,47 @@ def test_a_challenge_gives_the_seed():
     assert seed == challenge_seed(changed(record, "text", "another answer"))
     assert seed == challenge_seed(changed(record, "overrides.context", 7))  # known only when the answer has ended
     assert seed != challenge_seed(changed(record, "overrides.rope_freq_base", "10001"))
+
+
+IDLE = {
+    "sampling.repeat_last_n": 64,
+    "sampling.repeat_penalty": "1.5",
+    "sampling.frequency_penalty": "0.5",
+    "sampling.presence_penalty": "-0.5",
+    "sampling.xtc_probability": ("0.5", {"xtc_threshold": "0.6"}),
+    "sampling.xtc_threshold": "0.2",
+    "sampling.dynatemp_exponent": "2",
+    "sampling.dry_multiplier": ("0.8", {"dry_penalty_last_n": 0}),
+    "sampling.dry_base": "2",
+    "sampling.dry_allowed_length": 3,
+    "sampling.dry_penalty_last_n": 64,
+    "sampling.dry_sequence_breakers": [":"],
+    "sampling.mirostat_tau": "6",
+    "sampling.mirostat_eta": "0.2",
+    "sampling.logit_bias": [{"token": 1, "bias": "0"}],
+    "adapters.0.scale": "0",
+}
+"""Each has no effect here, beside the plain values of the others or those that are named."""
+
+
+@pytest.mark.parametrize("path", IDLE)
+def test_a_challenge_wants_plain_values_of_what_is_off(path):
+    value, others = IDLE[path] if isinstance(IDLE[path], tuple) else (IDLE[path], {})
+    record = challenged()
+    record = changed(record, "sampling", record["sampling"] | others)
+    record = changed(record, path, value)
+    record = changed(record, "sampling.seed", challenge_seed(record))
+    assert refusal(record) == "CHALLENGE_SETTING"
+    check_record(record | {"challenge": ""})  # nothing can be chosen with it there
+
+
+def test_settings_of_samplers_that_are_on_are_free():
+    on = {
+        "repeat_last_n": 64, "repeat_penalty": "1.5", "xtc_probability": "0.5", "xtc_threshold": "0.5",
+        "dynatemp_range": "0.5", "dynatemp_exponent": "2", "dry_multiplier": "0.8", "dry_base": "1",
+        "dry_sequence_breakers": [":"], "mirostat": 2, "mirostat_tau": "6",
+    }  # fmt: skip
+    check_record(challenged("sampling", challenged()["sampling"] | on))
 
 
 def test_the_seed_of_a_challenge_is_the_documented_digest():

@@ -108,7 +108,7 @@ def test_malformed(path, value, name):
     ("record", "attributes", "name"),
     [
         (changed(sample(), "profile", "kinetic-1-draft.2"), {}, "PROFILE"),
-        (changed(sample(), "profile", "kinetic-1"), {}, "PROFILE"),
+        (changed(sample(), "profile", "kinetic-2"), {}, "PROFILE"),
         (changed(sample(), "version", 2), {}, "VERSION"),
         (changed(sample(), "model.files.0.blake3", "00" * 32), {}, "MODEL"),
         (changed(sample(), "model.files.0.sha256", "00" * 32), {}, "MODEL"),
@@ -124,6 +124,16 @@ def test_unverifiable(record, attributes, name):
     verdict = verify(record, engine)
     assert (verdict.exit_code, verdict.name) == (13, name)
     assert engine.asked == 0
+
+
+def test_a_receipt_of_a_draft_says_what_to_do():
+    sentence = "the receipt was made under {}, this engine computes " + replayer().profile
+    says = (
+        sentence.format("kinetic-1-draft.7")
+        + "; a draft is rerun only by the version that made it, so ask the question again"
+    )
+    assert verify(changed(sample(), "profile", "kinetic-1-draft.7"), replayer()).sentence == says
+    assert verify(changed(sample(), "profile", "kinetic-3"), replayer()).sentence == sentence.format("kinetic-3")
 
 
 def test_a_renamed_model_file_is_the_same_model():

@@ -94,8 +94,8 @@ def test_canonical_form():
     assert validate(s, 10) == s
 
 
-OFF = {"dry_penalty_last_n": -1, "dry_sequence_breakers": ()}
-"""What differs from the default where DRY is off: a receipt has always said so."""
+OFF = {"dry_penalty_last_n": -1, "dry_sequence_breakers": (), "repeat_last_n": 0}
+"""What differs from the default where DRY and penalties are off."""
 
 
 def test_what_is_off_has_one_form():
@@ -108,6 +108,9 @@ def test_what_is_off_has_one_form():
     assert expected == validate(replace(Sampling(), dry_multiplier=0.8, dry_base=0.9), 10)
     assert expected == validate(replace(Sampling(), dry_multiplier=0.8, dry_penalty_last_n=0), 10)
     assert expected == validate(replace(Sampling(), xtc_probability=0.5, xtc_threshold=0.51), 10)
+    assert expected == validate(replace(Sampling(), repeat_last_n=-1), 10)
+    assert expected == validate(replace(Sampling(), repeat_last_n=0, repeat_penalty=1.3, presence_penalty=0.5), 10)
+    assert expected == validate(replace(Sampling(), logit_bias=((3, 0.0), (4, 1.5), (4, -1.5))), 10)
 
 
 def test_breakers_are_sorted_and_none_twice():

@@ -22,7 +22,7 @@ PROFILE = "kinetic-1"
 PIECES = [b"<end>", b" red", b" blue", b" green", b".", b"\xf0\x9f", b"\x98\xb8", b" one two"]
 END = 0
 PROMPT, OUTPUT, ANSWER = [3, 1, 4], [1, 2, 3, END], " red blue green"
-SETTINGS = {"seed": 7, "temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repeat_last_n": 64}
+SETTINGS = {"seed": 7, "temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
 
 
 class File(NamedTuple):

@@ -10,6 +10,7 @@ from ktc.digest import token_digest, withheld_commitment
 from receipts.identity import challenge_seed, receipt_id
 from tools.receipt_vectors.build import (
     ENGINE,
+    FILE,
     OK,
     PROMPT,
     SEED,
@@ -30,13 +31,19 @@ SALT = bytes(range(100, 132))
 
 def cases() -> Iterator[Case]:
     yield from _challenges()
+    yield from _idle()
     yield from _withheld()
     yield from _openings()
 
 
 def answering(challenge: str, **changes: Any) -> Any:
     """A receipt whose seed is the one that the challenge gives."""
-    made = record(**changes) | {"challenge": challenge}
+    return seeded(record(**changes), challenge)
+
+
+def seeded(made: Any, challenge: str = WANTED) -> Any:
+    """The same receipt as an answer to a challenge."""
+    made = made | {"challenge": challenge}
     return changed(made, "sampling.seed", challenge_seed(made))
 
 
@@ -90,6 +97,46 @@ def _challenges() -> Iterator[Case]:
     yield Case("challenge-context", [95], what, full, OK, asked, {"draws": draws(1, 2, 3)})
     signed_well = signed(good, SEED)
     yield Case("challenge-signed", [95], "A signed answer to a challenge.", signed_well, OK, asked)
+
+
+IDLE: dict[str, tuple[str, dict[str, Any]]] = {
+    "penalty-window": ("How far penalties reach, where there is none", {"repeat_last_n": 64}),
+    "repeat-penalty": ("A penalty for repetition among no tokens", {"repeat_penalty": "1.5"}),
+    "frequency-penalty": ("A penalty for frequency among no tokens", {"frequency_penalty": "0.5"}),
+    "presence-penalty": ("A penalty for presence among no tokens", {"presence_penalty": "-0.5"}),
+    "xtc-threshold": ("The threshold of XTC that is off", {"xtc_threshold": "0.2"}),
+    "xtc-probability": ("XTC with a threshold that no two reach", {"xtc_probability": "0.5", "xtc_threshold": "0.6"}),
+    "dynatemp-exponent": ("The exponent of a dynamic temperature without a range", {"dynatemp_exponent": "2"}),
+    "dry-base": ("The base of DRY that is off", {"dry_base": "2"}),
+    "dry-allowed-length": ("The allowed length of DRY that is off", {"dry_allowed_length": 3}),
+    "dry-window": ("How far DRY reaches, where it is off", {"dry_penalty_last_n": 64}),
+    "dry-breakers": ("Sequence breakers of DRY that is off", {"dry_sequence_breakers": [":"]}),
+    "dry-multiplier": ("DRY among no tokens", {"dry_multiplier": "0.8", "dry_penalty_last_n": 0}),
+    "dry-low-base": ("DRY with a base below 1", {"dry_multiplier": "0.8", "dry_base": "0.5"}),
+    "mirostat-tau": ("The target of Mirostat that is off", {"mirostat_tau": "6"}),
+    "mirostat-eta": ("The rate of Mirostat that is off", {"mirostat_eta": "0.2"}),
+    "bias": ("A bias of 0", {"logit_bias": [{"token": 1, "bias": "0"}]}),
+}
+"""Settings that have no effect, and are not plain."""
+
+
+def _idle() -> Iterator[Case]:
+    refused: Expect = (11, "CHALLENGE_SETTING", 6)
+    asked = {"challenge": WANTED}
+    for name, (what, settings) in IDLE.items():
+        made = changed(record(), "sampling", record()["sampling"] | settings)
+        what = f"{what}: the seed could be chosen with it."
+        yield Case(f"challenge-idle-{name}", [95], what, plain(seeded(made)), refused, asked)
+    adapter = FILE._asdict() | {"name": "lora.gguf", "scale": "0"}
+    what = "An adapter of scale 0, which may be any file: the seed could be chosen with it."
+    yield Case("challenge-idle-adapter", [95], what, plain(seeded(record(adapters=[adapter]))), refused, asked)
+    made = changed(record(), "sampling.repeat_last_n", 64)
+    what = "A setting that has no effect, where there is no challenge."
+    yield Case("challenge-none-idle", [95], what, plain(made), OK, more=ids(made))
+    used = {"repeat_last_n": 64, "repeat_penalty": "1.5", "xtc_probability": "0.5", "xtc_threshold": "0.5"}
+    made = seeded(changed(record(), "sampling", record()["sampling"] | used))
+    what = "Settings of samplers that are on may be any."
+    yield Case("challenge-used-settings", [95], what, plain(made), OK, asked, more=ids(made))
 
 
 def _prompt(tokens: list[int]) -> dict[str, Any]:
