@@ -91,8 +91,6 @@ def emit_tiles(module: ir.Module, fmt: Format, isa: str) -> None:
     """The tile kernels of any format."""
     if fmt.QUANTISED:
         tiles.emit(module, fmt, isa)
-        if fmt is bounds.WHOLE:
-            tiles.emit(module, fmt, isa, halves.Halves(fmt))
     else:
         float_tiles.emit(module, fmt)
 
