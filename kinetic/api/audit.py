@@ -286,7 +286,7 @@ def _engine_id(device: str) -> str:
     from kinetic.api.opening import choose_device
     from kinetic.backends import open_backend
 
-    return open_backend(choose_device(device, None)).engine_id
+    return open_backend(choose_device(device, None)[0]).engine_id
 
 
 def _is_other(path: str, data: bytes) -> bool:

@@ -201,6 +201,7 @@ class Plan(NamedTuple):
     repetitions: int = REPETITIONS
     device: str = "cpu"
     pack_cache: bool = True
+    gpu_layers: int | str = "auto"
 
 
 def bench(
@@ -222,8 +223,8 @@ def bench(
     step = _counter(progress, len(plan.threads) * plan.repetitions)
     results: list[Result] = []
     for threads in plan.threads:
-        options: dict[str, Any] = {"device": plan.device, "threads": threads, "pack_cache": plan.pack_cache}
-        with Model(path, **options, off=("warm",), progress=news) as model:
+        options: dict[str, Any] = {"device": plan.device, "gpu_layers": plan.gpu_layers, "threads": threads}
+        with Model(path, **options, pack_cache=plan.pack_cache, off=("warm",), progress=news) as model:
             results += measure(model, plan.tests, plan.repetitions, peer, step)
             about = _about(model, path)
     return about | {

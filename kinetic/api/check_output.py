@@ -48,6 +48,7 @@ class Setting:
 
     model: str
     device: str = "cpu"
+    gpu_layers: int | str = "auto"
     threads: int = 0
     rows: int = ROWS
 
@@ -102,6 +103,7 @@ def check(
         return Scorer(
             setting.model,
             device=setting.device,
+            gpu_layers=setting.gpu_layers,
             threads=setting.threads,
             pack_cache=pack_cache,
             progress=news,

@@ -34,8 +34,8 @@ class Diagnosis(NamedTuple):
 
     machine: Machine
     gpus: tuple[Gpu, ...]
-    opencl: list[str]
-    """Names of OpenCL devices."""
+    devices: dict[str, str]
+    """Names of OpenCL and CUDA devices by what `--device` calls them."""
     bandwidth: dict[int, float | None]
     """Bytes a second that so many threads read together; empty where it wasn't measured."""
     isa: str
@@ -78,7 +78,7 @@ def diagnose(
     if not quick:
         bandwidth = _bandwidth(facts, threads)
         findings += [_kernels(threads, progress, news)] if isa else []
-    return Diagnosis(facts, machine.gpus(), _opencl(), bandwidth, isa, threads, findings)
+    return Diagnosis(facts, machine.gpus(), _devices(), bandwidth, isa, threads, findings)
 
 
 # --- what computes ---
@@ -105,13 +105,11 @@ def _backend() -> tuple[str, int, Finding]:
     return isa, threads, Finding("backend", f"cpu with its {isa} kernels, {why}; {counted}")
 
 
-def _opencl() -> list[str]:
-    """Devices by name, in the order in which `--device opencl:N` counts them, where pyopencl is installed."""
-    try:
-        from kinetic.backends.gpu import opencl
-    except KineticError:
-        return []
-    return [str(device.name).strip() for device in opencl.devices()]
+def _devices() -> dict[str, str]:
+    """Names of devices by what `--device` calls them, where pyopencl or CuPy is installed."""
+    from kinetic.backends.gpu import choose
+
+    return {name: device.strip() for name, device in choose.listed()}
 
 
 def _bandwidth(facts: Machine, threads: int) -> dict[int, float | None]:

@@ -15,6 +15,7 @@ from kinetic import packs, store
 from kinetic.api import profiles
 from kinetic.api.describe import formats_not_built_in
 from kinetic.api.normalise import EUCLIDEAN, normalise
+from kinetic.api.opening import choose_device
 from kinetic.api.probe import backend_environment
 from kinetic.engine import EmbeddingEngine
 from kinetic.errors import UnsupportedModel, UsageError
@@ -37,8 +38,8 @@ POOLINGS = ("none", "mean", "cls", "last", "rank")
 class Embedder:
     """Close it when done. ``pooling`` is one of ``POOLINGS``, "" what the file says; ``threads`` 0 is one per core.
 
-    ``model`` may be an open file, which stays open. Raises what ``Model`` raises, and UnsupportedModel for a pooling
-    that the model has not.
+    ``model`` may be an open file, which stays open. ``device`` and ``gpu_layers`` are as in ``Model``. Raises what
+    ``Model`` raises, and UnsupportedModel for a pooling that the model has not.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Embedder:
         *,
         pooling: str = "",
         device: str = "cpu",
+        gpu_layers: int | str = "auto",
         threads: int = 0,
         check: Check = "lazy",
         pack_cache: bool = True,
@@ -54,6 +56,7 @@ class Embedder:
     ) -> None:
         if pooling and pooling not in POOLINGS:
             raise UsageError(f"there is no pooling {pooling}: give one of {', '.join(POOLINGS)}", name="NO_POOLING")
+        device, layers = choose_device(device, progress, gpu_layers)
         self._is_mine = not isinstance(model, LoadedFile)
         self._loaded = model if isinstance(model, LoadedFile) else open_model_file(store.resolve(model), check=check)
         try:
@@ -70,11 +73,10 @@ class Embedder:
                     self._loaded.weights,
                     pooling=pooling,
                     backend=device,
+                    gpu_layers=layers,
                     threads=profiles.plan(self._loaded.profiles, device, threads).threads,
                     progress=progress,
-                    packs=packs.cache_of(self._loaded, lambda: self.identity)
-                    if pack_cache and device == "cpu"
-                    else None,
+                    packs=packs.cache_of(self._loaded, lambda: self.identity) if pack_cache else None,
                 )
             self._loaded.gguf.release_all()
         except BaseException:
@@ -148,6 +150,7 @@ class Embeds:
     """What ``Model`` offers of this. Each pooling that is asked for is loaded once, beside what writes text."""
 
     device: str
+    _gpu_layers: int | str
     _loaded: LoadedFile
     _pack_cache: bool
     _plan: profiles.Plan
@@ -198,6 +201,7 @@ class Embeds:
                 self._loaded,
                 pooling=pooling,
                 device=self.device,
+                gpu_layers="auto" if self.device == "cpu" else self._gpu_layers,
                 threads=self._plan.threads,
                 pack_cache=self._pack_cache,
             )

@@ -45,7 +45,10 @@ class Model(Embeds, Sessions):
     """A model file or bundle, ready to answer. One answer at a time; threads take turns.
 
     ``model`` is a path, a name from ``kinetic models``, a pulled file's name, or
-    an open file (which this then closes). ``threads`` 0 is as many as the
+    an open file (which this then closes). ``device`` is 'cpu', 'cuda[:N]',
+    'opencl[:N]', 'auto' or 'reference'; ``gpu_layers`` is how many layers, the
+    last ones, are on it: a number, 'all', or 'auto' for as many as fit.
+    ``threads`` 0 is as many as the
     bundle's profile for this machine says, else one per core; ``context`` 0 is
     the model's own. ``check`` says when a bundle's bytes are checked: "lazy",
     when they are first used, "full", beforehand, or "none". ``pack_cache`` keeps
@@ -68,6 +71,7 @@ class Model(Embeds, Sessions):
         model: str | os.PathLike[str] | LoadedFile,
         *,
         device: str = "cpu",
+        gpu_layers: int | str = "auto",
         threads: int = 0,
         context: int = 0,
         check: Check = "lazy",
@@ -81,7 +85,7 @@ class Model(Embeds, Sessions):
         cache_disk: int | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> None:
-        asked, device = device, choose_device(device, progress)
+        device, layers = choose_device(device, progress, gpu_layers)
         require_count("the number of threads", threads, "one per core")
         require_count("the context size", context, "the model's own")
         self._rope = rope_overrides(rope)
@@ -93,17 +97,17 @@ class Model(Embeds, Sessions):
             close_all(self._adapters)
             raise
         self.path = self._loaded.gguf.paths[0]
-        self.device, self._pack_cache = device, pack_cache
+        self.device, self._gpu_layers, self._pack_cache = device, gpu_layers, pack_cache
         self._turn, self._hashing = threading.Lock(), threading.Lock()
         try:
             self._plan = profiles.plan(self._loaded.profiles, device, threads)
             metadata = self._loaded.gguf.metadata
             self.tokenizer = load_tokenizer(metadata, store.writable("tokenizers") if pack_cache else None)
             self._template = load_template(metadata, self.tokenizer)
-            keeps = pack_cache and device == "cpu" and not self._adapters  # a pack is of the model's weights alone
+            keeps = pack_cache and not self._adapters  # a pack is of the model's weights alone
             cache = packs.cache_of(self._loaded, lambda: self.identity) if keeps else None
             choose_kernel_folder(progress)
-            changes = (self._adapters, self._rope, self._speed_ups, asked == "auto")
+            changes = (self._adapters, self._rope, self._speed_ups, layers)
             self._engine = _open_engine(self._loaded, device, self._plan.threads, context, cache, progress, *changes)
             self.device = device if self._engine.identity.device_class != "cpu" else "cpu"
             self._engine.prompt_rows = self._plan.prompt_rows

@@ -11,10 +11,10 @@ from kinetic import models, store
 from kinetic.adapters import Adapter, Asked, close_all, fit, open_adapters
 from kinetic.api.describe import formats_not_built_in
 from kinetic.api.speed_ups import SpeedUps
-from kinetic.backends import known
+from kinetic.backends import AUTO, NAMES, known, layer_count
 from kinetic.bits import round_f32
 from kinetic.engine import Engine
-from kinetic.errors import KineticError, UnsupportedModel, UsageError
+from kinetic.errors import UnsupportedModel, UsageError
 from kinetic.loader import Check, LoadedFile, open_model_file
 from kinetic.types import SPEED_UPS, PackCache, RopeOverrides
 
@@ -40,16 +40,31 @@ CLOCK = time.perf_counter
 DEVICES = ("auto", "cpu", "reference", "opencl[:N]", "cuda[:N]")
 
 
-def choose_device(device: str, progress: Callable[[str], None] | None) -> str:
-    """The backend of this name. 'auto' is CUDA, else an OpenCL GPU, else the CPU, with a line to ``progress`` for each
-    that is passed over. Raises UsageError for a name that means nothing."""
+def choose_device(
+    device: str, progress: Callable[[str], None] | None, gpu_layers: int | str = "auto"
+) -> tuple[str, int | None]:
+    """The backend of this name, and how many layers are to be on it, if it is a device that layers can be on.
+
+    'auto' is CUDA, else an OpenCL GPU, else the CPU, with a line to ``progress`` for each that is passed over. With 0
+    layers a device is left alone. Raises UsageError for what means nothing.
+    """
+    if device != "auto" and not known(device):
+        raise UsageError(f"there is no device {device}: this build has {', '.join(DEVICES)}", name="NO_DEVICE")
+    layers = layer_count(gpu_layers)
+    if device in NAMES:
+        if layers not in (AUTO, 0):
+            message = (
+                f"the device is {device}, so no layers can be anywhere else: name another --device, or no --gpu-layers"
+            )
+            raise UsageError(message, name="NO_GPU_LAYERS")
+        return device, None
+    if layers == 0:
+        return "cpu", None
     if device == "auto":
         from kinetic.backends.gpu import choose
 
-        return choose.best(progress)
-    if not known(device):
-        raise UsageError(f"there is no device {device}: this build has {', '.join(DEVICES)}", name="NO_DEVICE")
-    return device
+        device = choose.best(progress)
+    return device, None if device == "cpu" else layers
 
 
 def open_file(model: str | os.PathLike[str], check: Check, progress: Callable[[str], None] | None) -> LoadedFile:
@@ -75,12 +90,12 @@ def open_engine(
     adapters: Iterable[Adapter] = (),
     rope: RopeOverrides | None = None,
     wanted: SpeedUps = NONE,
-    fall_back: bool = False,
+    gpu_layers: int | None = None,
     weights: Weights | None = None,
     watch: Callable[[Ops], Ops] | None = None,
 ) -> Engine:
-    """The engine of an open file. ``weights`` are the file's unless others are given. With ``fall_back`` a model that
-    ``device`` has no kernels or no memory for runs on the CPU, and ``progress`` is told why."""
+    """The engine of an open file. ``weights`` are the file's unless others are given. ``device`` and ``gpu_layers``
+    are what ``choose_device`` gave."""
     gguf, weights = loaded.gguf, loaded.weights if weights is None else weights
     # Of an unknown architecture the engine complains itself, and that counts more.
     if gguf.metadata.get("general.architecture") in models.ARCHITECTURES:
@@ -90,29 +105,19 @@ def open_engine(
     fitted = fit(adapters, gguf, weights)
     is_plain = weights is loaded.weights and watch is None  # else it isn't that file's states that would be kept
 
-    def open_on(backend: str) -> Engine:
-        options: dict[str, Any] = {"backend": backend, "threads": threads, "progress": progress, "clock": CLOCK}
-        prefixes = wanted.prefix_cache(loaded, adapters, rope) if is_plain else None
-        draft = wanted.open_draft(loaded, **options)
-        try:
-            return Engine(
-                models.asked(gguf, rope) if rope else gguf, weights, context=context, packs=cache, watch=watch,
-                adapters=fitted, off=wanted.off, draft=draft, prefixes=prefixes,
-                warm_bytes=wanted.cache_ram, **options,
-            )  # fmt: skip
-        except BaseException:
-            if isinstance(draft, Engine):
-                draft.close()
-            raise
-
+    options: dict[str, Any] = {"backend": device, "threads": threads, "progress": progress, "clock": CLOCK}
+    prefixes = wanted.prefix_cache(loaded, adapters, rope) if is_plain else None
+    draft = wanted.open_draft(loaded, **options, gpu_layers=None if gpu_layers is None else AUTO)
     try:
-        engine = open_on(device)
-    except KineticError as reason:
-        if not fall_back or device == "cpu" or reason.name not in ("NO_DEVICE_KERNEL", "OutOfMemory"):
-            raise
-        if progress:
-            progress(f"{device} is passed over: {reason}")
-        engine = open_on("cpu")
+        engine = Engine(
+            models.asked(gguf, rope) if rope else gguf, weights, context=context, packs=cache, watch=watch,
+            adapters=fitted, off=wanted.off, draft=draft, prefixes=prefixes,
+            warm_bytes=wanted.cache_ram, gpu_layers=gpu_layers, **options,
+        )  # fmt: skip
+    except BaseException:
+        if isinstance(draft, Engine):
+            draft.close()
+        raise
     wanted.prepare(engine, loaded)
     return engine
 

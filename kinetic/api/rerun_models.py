@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,13 +50,12 @@ class Models:
         self,
         path: str | os.PathLike[str] | None,
         adapters: Sequence[str | os.PathLike[str]],
-        device: str,
-        threads: int,
-        pack_cache: bool,
+        options: Mapping[str, Any],
         on_hash: store.Progress | None,
         progress: Callable[[str], None] | None,
     ) -> None:
-        self._path, self._device, self._threads, self._pack_cache = path, device, threads, pack_cache
+        """``options`` are those of ``Model`` that say where and how it computes."""
+        self._path, self._options = path, options
         self._named = [store.resolve(adapter) for adapter in adapters]
         self._on_hash, self._progress = on_hash, progress
         self._setup: Setup | None = None
@@ -134,9 +133,7 @@ class Models:
         try:
             return Model(
                 loaded,
-                device=self._device,
-                threads=self._threads,
-                pack_cache=self._pack_cache,
+                **self._options,
                 adapters=adapters,
                 rope=_rope(record),
                 off=SPEED_UPS,  # a check guesses nothing

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from kinetic import packs, store
 from kinetic.api import profiles
-from kinetic.api.opening import Asked, close_all, open_adapters, open_engine, rope_overrides
+from kinetic.api.opening import Asked, choose_device, close_all, open_adapters, open_engine, rope_overrides
 from kinetic.api.probe import backend_environment
 from kinetic.errors import ContextOverflow, UsageError
 from kinetic.loader import Check, open_model_file
@@ -28,8 +28,8 @@ ROWS = 512
 
 
 class Scorer:
-    """Close it when done. ``threads`` 0 is one per core, ``context`` 0 the model's own; ``adapters`` and ``rope`` are
-    as in ``Model``.
+    """Close it when done. ``threads`` 0 is one per core, ``context`` 0 the model's own; ``device``, ``gpu_layers``,
+    ``adapters`` and ``rope`` are as in ``Model``.
 
     ``weights`` makes other weights from the file's, ``watch`` other operations from a backend's (``Engine``); with
     the former no packed weights are kept. Raises what ``Model`` raises.
@@ -40,6 +40,7 @@ class Scorer:
         model: str | os.PathLike[str],
         *,
         device: str = "cpu",
+        gpu_layers: int | str = "auto",
         threads: int = 0,
         context: int = 0,
         check: Check = "lazy",
@@ -50,6 +51,7 @@ class Scorer:
         weights: Callable[[Weights], Weights] | None = None,
         watch: Callable[[Ops], Ops] | None = None,
     ) -> None:
+        device, layers = choose_device(device, progress, gpu_layers)
         self._adapters = open_adapters(adapters)
         try:
             self._loaded = open_model_file(store.resolve(model), check=check)
@@ -60,7 +62,7 @@ class Scorer:
             self._loaded.check_ahead()
             metadata = self._loaded.gguf.metadata
             self.tokenizer = load_tokenizer(metadata, store.writable("tokenizers") if pack_cache else None)
-            keeps = pack_cache and device == "cpu" and weights is None and not self._adapters
+            keeps = pack_cache and weights is None and not self._adapters
             with backend_environment(""):
                 self._engine = open_engine(
                     self._loaded,
@@ -71,6 +73,7 @@ class Scorer:
                     progress,
                     self._adapters,
                     rope_overrides(rope),
+                    gpu_layers=layers,
                     weights=weights(self._loaded.weights) if weights else None,
                     watch=watch,
                 )

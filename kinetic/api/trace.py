@@ -59,6 +59,7 @@ class Options(NamedTuple):
     model: str | os.PathLike[str] | None = None
     adapters: Sequence[str | os.PathLike[str]] = ()
     device: str = "cpu"
+    gpu_layers: int | str = "auto"
     threads: int = 0
     pack_cache: bool = True
     opening: Opening | None = None
@@ -74,7 +75,7 @@ def trace(receipt: str | os.PathLike[str] | bytes, token: int, **options: Any) -
     Raises UsageError for a token that the answer has not, and every KtcError that ends a verification.
     """
     asked = Options(**options)
-    choose_device(asked.device, asked.progress)
+    device, layers = choose_device(asked.device, asked.progress, asked.gpu_layers)
     if not 1 <= asked.rows <= MOST_ROWS:
         raise UsageError(f"the rows of the last pass are from 1 to {MOST_ROWS}", name="BAD_ROWS")
     record, entries = encode.read_receipt(receipt)
@@ -86,7 +87,7 @@ def trace(receipt: str | os.PathLike[str] | bytes, token: int, **options: Any) -
         has = f"tokens 0 to {len(output) - 1}" if output else "no tokens"
         raise UsageError(f"the answer has {has}, and --token asks for {token}", name="NO_SUCH_TOKEN")
     before = [*opened["prompt"]["tokens"], *output[:token]]
-    with contextlib.closing(_Rerun(opened, asked)) as rerun:
+    with contextlib.closing(_Rerun(opened, asked, device, layers)) as rerun:
         ops, plain, engine = rerun.run(before)
     head = header(
         engine_id=engine.engine_id,
@@ -111,11 +112,11 @@ def trace(receipt: str | os.PathLike[str] | bytes, token: int, **options: Any) -
 class _Rerun:
     """A receipt's model, opened twice."""
 
-    def __init__(self, record: Record, asked: Options) -> None:
-        self._record, self._asked = record, asked
-        self._models = Models(
-            asked.model, asked.adapters, asked.device, asked.threads, asked.pack_cache, asked.on_hash, asked.progress
-        )
+    def __init__(self, record: Record, asked: Options, device: str, layers: int | None) -> None:
+        """``device`` and ``layers`` are those that ``asked`` means."""
+        self._record, self._asked, self._device, self._layers = record, asked, device, layers
+        # They only find the files.
+        self._models = Models(asked.model, asked.adapters, {}, asked.on_hash, asked.progress)
 
     def run(self, tokens: Sequence[int]) -> tuple[list[Op], F32, Any]:
         """Operations of the last token's row, its logits float32 [V] unwatched, and the identity of the engine."""
@@ -138,18 +139,19 @@ class _Rerun:
     def _engine(self, watch: Callable[[Ops], Ops] | None) -> Iterator[Engine]:
         asked = self._asked
         loaded, found, adapters = self._models.files(self._record)
-        keeps = asked.pack_cache and asked.device == "cpu" and not adapters
+        keeps = asked.pack_cache and not adapters
         with _model_errors():
             choose_kernel_folder(asked.progress)
             engine = open_engine(
                 loaded,
-                asked.device,
-                plan(loaded.profiles, asked.device, asked.threads).threads,
+                self._device,
+                plan(loaded.profiles, self._device, asked.threads).threads,
                 0,
                 packs.cache_of(loaded, lambda: found) if keeps else None,
                 asked.progress,
                 adapters,
                 _rope(self._record),
+                gpu_layers=self._layers,
                 watch=watch,
             )
             try:

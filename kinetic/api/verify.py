@@ -64,6 +64,7 @@ class Checker:
         *,
         adapters: Sequence[str | os.PathLike[str]] = (),
         device: str = "cpu",
+        gpu_layers: int | str = "auto",
         threads: int = 0,
         pack_cache: bool = True,
         trust: Trust | None = None,
@@ -85,7 +86,8 @@ class Checker:
         self.device, self.method, self.trail, self._on_rerun = device, method, trail, on_rerun
         self.timing: Timing | None = None
         """Of the last rerun; None if it came to none."""
-        self._models = Models(model, adapters, device, threads, pack_cache, on_hash, progress)
+        machine = {"device": device, "gpu_layers": gpu_layers, "threads": threads, "pack_cache": pack_cache}
+        self._models = Models(model, adapters, machine, on_hash, progress)
 
     def verify(self, receipt: str | os.PathLike[str] | bytes) -> rules.Verdict:
         """The verdict on one receipt file, or on its bytes; every refusal is a verdict too."""

@@ -16,23 +16,46 @@ NAMES = ("cpu", "reference")
 
 DEVICES = re.compile(r"(?:opencl|cuda)(?::\d{1,3})?", re.ASCII)
 
+AUTO, ALL = -2, -1
+"""Numbers of layers on a device: as many as fit into its memory, and every one."""
+
+
+LAYERS = re.compile(r"-1|\d{1,9}", re.ASCII)
+
+
+def layer_count(layers: int | str) -> int:
+    """What somebody wrote as a number of layers: one, 'all' or -1, 'auto'. Raises UsageError."""
+    named = {"auto": AUTO, "all": ALL}.get(str(layers))
+    if named is not None:
+        return named
+    if isinstance(layers, bool) or not LAYERS.fullmatch(str(layers)):
+        message = f"--gpu-layers is {str(layers)[:40]!r}, but must be a number of layers, all, or auto"
+        raise UsageError(message, name="BAD_GPU_LAYERS")
+    return int(layers)
+
 
 def known(name: str) -> bool:
     """Whether there is a backend of this name, on some machine."""
     return name in NAMES or DEVICES.fullmatch(name) is not None
 
 
-def open_backend(name: str, *, threads: int = 0) -> Backend:
+def open_backend(name: str, *, threads: int = 0, gpu_layers: int | None = None, context: int = 0) -> Backend:
     """The backend called ``name``: 'cpu', 'reference', 'opencl', 'opencl:N', 'cuda' or 'cuda:N'.
 
-    ``threads`` 0 lets the backend choose; it never changes a bit. Raises UsageError, also where a device isn't there
-    or computes other bits than the reference.
+    ``threads`` 0 lets the backend choose; it never changes a bit. With ``gpu_layers`` a device takes so many layers of
+    a model, AUTO or ALL, and the CPU the others and what the device can't take (``split``); without, the device takes
+    the whole or refuses it. ``context`` is then the most positions that a sequence will have. Raises UsageError, also
+    where a device isn't there or computes other bits than the reference.
     """
     if not known(name):
         choices = ", ".join((*NAMES, "opencl[:N]", "cuda[:N]"))
         raise UsageError(f"unknown device '{name}'; choose one of: {choices}", name="UNKNOWN_DEVICE")
+    backend: Backend
     if name in NAMES:
-        backend: Backend = importlib.import_module(f"kinetic.backends.{name}").open_backend(threads=threads)
-    else:
+        backend = importlib.import_module(f"kinetic.backends.{name}").open_backend(threads=threads)
+    elif gpu_layers is None:
         backend = importlib.import_module("kinetic.backends.gpu").open_backend(name)
+    else:
+        split = importlib.import_module("kinetic.backends.split")
+        backend = split.open_backend(name, threads=threads, gpu_layers=gpu_layers, context=context)
     return backend

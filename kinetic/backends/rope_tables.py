@@ -6,13 +6,15 @@ same bits; then rounded once to float32. Frequencies come from ``decimal``.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kinetic.backends.base import Rope
+from kinetic.backends.base import CHUNK, Rope
+from kinetic.backends.control_word import default_rounding
 from kinetic.bits import F32
 
 F64 = NDArray[np.float64]
@@ -143,3 +145,28 @@ def table(rope: Rope, start: int, count: int) -> tuple[F32, F32]:
     angles = np.arange(start, start + count, dtype=np.float64)[:, None] * np.array(rope.frequencies)
     s, c = sin_cos(angles)
     return (c * rope.magnitude).astype(np.float32), (s * rope.magnitude).astype(np.float32)
+
+
+class Turned:
+    """Cosines, then sines, of the positions of one rotation: of chunks of them that were asked for, and no others."""
+
+    def __init__(self, rope: Rope) -> None:
+        self._rope = rope
+        self._there: set[int] = set()
+        self._rows: F32 = np.zeros((0, 2 * len(rope.frequencies)), np.float32)
+
+    def of(self, positions: Iterable[int]) -> F32:
+        """float32 [more than the largest, 2 * pairs], of which the rows at ``positions`` are computed. It may be moved
+        by the next call."""
+        wanted = {position // CHUNK for position in positions}
+        needed = (max(wanted) + 1) * CHUNK
+        if needed > len(self._rows):
+            grown = np.zeros((max(needed, 2 * len(self._rows)), self._rows.shape[1]), np.float32)
+            grown[: len(self._rows)] = self._rows
+            self._rows = grown
+        for chunk in sorted(wanted - self._there):
+            with default_rounding():
+                rows = np.concatenate(table(self._rope, chunk * CHUNK, CHUNK), axis=1)
+            self._rows[chunk * CHUNK : (chunk + 1) * CHUNK] = rows
+            self._there.add(chunk)
+        return self._rows

@@ -94,20 +94,7 @@ class StateStore:
 
     def check(self, batch: Batch) -> dict[int, int]:
         """Where each sequence will stand after a batch. Raises KineticError if its states are not where it begins."""
-        ends: dict[int, int] = {}
-        for sequence, position in zip(batch.sequences, batch.positions, strict=True):
-            expected = ends.get(sequence, position if position == 0 else self.length(sequence))
-            if self.states and position != expected:
-                raise KineticError(
-                    f"position {position} of sequence {sequence} can't be computed: its states are at {expected}",
-                    name="WRONG_POSITION",
-                )
-            ends[sequence] = position + 1
-        if self.states and any(batch.also):
-            raise KineticError("a row can't be part of several sequences that have recurrent states")
-        for others, position in zip(batch.also, batch.positions, strict=bool(batch.also)):
-            ends |= dict.fromkeys(others, position + 1)
-        return ends
+        return ends_of(batch, self.length, has_states=bool(self.states))
 
     def begin(self, batch: Batch) -> dict[int, int]:
         """Before a pass: states of those that start anew are zeroed. Returns what ``end`` wants."""
@@ -223,6 +210,25 @@ def _superfluous(lengths: list[int]) -> int:
     last = lengths[-1]
     inner = range(1, len(lengths) - 1)
     return max(inner, key=lambda i: (last - lengths[i]) / (lengths[i + 1] - lengths[i - 1]))
+
+
+def ends_of(batch: Batch, length: Callable[[int], int], *, has_states: bool) -> dict[int, int]:
+    """Where each sequence will stand after a batch, now having ``length(sequence)`` positions. Raises KineticError
+    where ``has_states`` and they are not where the batch begins."""
+    ends: dict[int, int] = {}
+    for sequence, position in zip(batch.sequences, batch.positions, strict=True):
+        expected = ends.get(sequence, position if position == 0 else length(sequence))
+        if has_states and position != expected:
+            raise KineticError(
+                f"position {position} of sequence {sequence} can't be computed: its states are at {expected}",
+                name="WRONG_POSITION",
+            )
+        ends[sequence] = position + 1
+    if has_states and any(batch.also):
+        raise KineticError("a row can't be part of several sequences that have recurrent states")
+    for others, position in zip(batch.also, batch.positions, strict=bool(batch.also)):
+        ends |= dict.fromkeys(others, position + 1)
+    return ends
 
 
 def check_snapshot(snapshot: Snapshot, layers: Sequence[Attention]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kinetic.cli.parser import Subcommands, add_pack_cache
+from kinetic.cli.parser import Subcommands, add_device, add_pack_cache
 from kinetic.cli.progress import Progress, news
 from kinetic.errors import FileProblem, UsageError
 
@@ -40,7 +40,7 @@ def add(commands: Subcommands) -> None:
     parser.add_argument("-d", "--n-depth", type=_numbers, default=[0], metavar="N", help="tokens before them (0)")
     parser.add_argument("-t", "--threads", type=_numbers, default=[0], metavar="N", help="threads; 0 is one per core")
     parser.add_argument("-r", "--repetitions", type=int, default=5, metavar="N", help="rounds that count (5)")
-    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or reference (slow, defines every bit)")
+    add_device(parser)
     add_pack_cache(parser)
     parser.add_argument("--edit", action="store_true",
                         help="measure drafts instead: a file written again, a story, with and without")  # fmt: skip
@@ -132,6 +132,7 @@ def _measure(options: Namespace, path: Path) -> int:
         options.repetitions,
         options.device,
         options.pack_cache,
+        options.gpu_layers,
     )
     peer = _peer(options)
     known = _known(options)

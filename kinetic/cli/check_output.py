@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from math import inf
 from typing import TYPE_CHECKING
 
-from kinetic.cli.parser import Subcommands, add_pack_cache
+from kinetic.cli.parser import Subcommands, add_device, add_pack_cache, placed
 from kinetic.cli.perplexity import print_json
 from kinetic.cli.progress import Progress, news
 from kinetic.errors import UsageError
@@ -26,7 +26,7 @@ other settings, or both:
   kinetic check-output MODEL threads=1 rows=7
   kinetic check-output MODEL OTHER.gguf device=reference
 
-Settings: device (cpu, reference), threads, rows (computed at once).
+Settings: device, gpu-layers (both as the flags that say so of A), threads, rows (computed at once).
 
 Both read a built-in text (prose, code, numbers, four languages), and every token's probabilities are
 compared: KL divergence from A in nats, and the share of tokens after which both find the same token
@@ -39,7 +39,7 @@ exit codes: 0 inside the floor, 10 outside
 """
 
 DIFFERS = 10
-SETTING = re.compile(r"(device|threads|rows)=(.*)", re.DOTALL)
+SETTING = re.compile(r"(device|gpu-layers|threads|rows)=(.*)", re.DOTALL)
 
 
 def add(commands: Subcommands) -> None:
@@ -47,6 +47,7 @@ def add(commands: Subcommands) -> None:
     parser.add_argument("model", metavar="A", help="a .gguf or .ktc file, or a name from `kinetic models`")
     parser.add_argument("other", nargs="*", metavar="B|KEY=VALUE", help="another model, and settings, of B")
     parser.add_argument("--floor", type=float, metavar="KL", help="the noise floor, in nats; it is not measured then")
+    add_device(parser)
     add_pack_cache(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
@@ -56,7 +57,7 @@ def add(commands: Subcommands) -> None:
 def main(options: Namespace) -> int:
     from kinetic.api.check_output import Setting, check
 
-    a = Setting(options.model)
+    a = Setting(options.model, **placed(options))
     b = _other(a, options.other)
     if options.floor is not None and not 0 <= options.floor < inf:
         raise UsageError("--floor is a divergence in nats, 0 or more", name="FLOOR")
@@ -85,8 +86,9 @@ def _other(a: Setting, words: list[str]) -> Setting:
     if len(models) > 1 or not words:
         raise UsageError("name one other model, or settings as KEY=VALUE, to compare with", name="NOTHING_TO_COMPARE")
     counts = {name: _count(name, given) for name in ("threads", "rows") if name in given}
+    layers = given.get("gpu-layers", "auto" if "device" in given else a.gpu_layers)
     device = given.get("device", a.device)
-    return replace(a, model=models[0] if models else a.model, device=device, **counts)
+    return replace(a, model=models[0] if models else a.model, device=device, gpu_layers=layers, **counts)
 
 
 def _count(name: str, given: Mapping[str, str]) -> int:

@@ -91,8 +91,8 @@ def _rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     if facts.load is not None:
         yield "load", f"{facts.load} in the last minute"
     yield "gpu", "; ".join(map(_gpu, diagnosis.gpus)) or "none found"
-    if diagnosis.opencl:
-        yield "opencl", ", ".join(diagnosis.opencl)
+    if diagnosis.devices:
+        yield "devices", ", ".join(f"{name}: {device}" for name, device in diagnosis.devices.items())
     for finding in diagnosis.findings:
         yield finding.topic, ("PROBLEM: " if finding.exit_code else "") + finding.text
     bad = sum(finding.exit_code != 0 for finding in diagnosis.findings)
@@ -137,7 +137,7 @@ def _bandwidth(threads: int, found: float | None) -> str:
 
 def _gpu(gpu: Gpu) -> str:
     parts = [gpu.name] + ([f"{gpu.memory / 1e9:.0f} GB"] if gpu.memory else [])
-    return ", ".join([*parts, *([f"driver {gpu.driver}"] if gpu.driver else [])]) + " (not used yet)"
+    return ", ".join([*parts, *([f"driver {gpu.driver}"] if gpu.driver else [])])
 
 
 # --- kinetic, alone ---

@@ -7,7 +7,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from kinetic.cli.parser import Parser, Subcommands, add_pack_cache
+from kinetic.cli.parser import Parser, Subcommands, add_device, add_pack_cache, placed
 from kinetic.cli.progress import news
 from kinetic.errors import UsageError
 
@@ -57,7 +57,7 @@ def add_file(parser: Parser, what: str) -> None:
 
 def add_machine(parser: Parser) -> None:
     parser.add_argument("-t", "--threads", type=int, default=0, metavar="N", help="threads; 0 is one per core")
-    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or reference (slow, defines every bit)")
+    add_device(parser)
     add_pack_cache(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="no news")
 
@@ -86,7 +86,7 @@ def open_embedder(options: Namespace, pooling: str) -> Embedder:
     return Embedder(
         options.model,
         pooling=pooling,
-        device=options.device,
+        **placed(options),
         threads=options.threads,
         pack_cache=options.pack_cache,
         progress=None if options.quiet else news,

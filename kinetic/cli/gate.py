@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kinetic.cli import report_options as shared
 from kinetic.cli.bench import _ratio
-from kinetic.cli.parser import Parser, Subcommands, add_pack_cache
+from kinetic.cli.parser import Parser, Subcommands, add_device, add_pack_cache
 from kinetic.cli.progress import Progress, news
 from kinetic.errors import UsageError
 
@@ -66,7 +66,7 @@ def _add_machine(parser: Parser) -> None:
                        help="a model, as MODEL above (repeatable)")  # fmt: skip
     group.add_argument("--method", choices=("replay", "decode"), default="replay", metavar="M",
                        help="replay, or decode (token by token: slow, the same verdict)")  # fmt: skip
-    group.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or reference (slow, defines every bit)")
+    add_device(group)
     group.add_argument("-t", "--threads", type=int, default=0, metavar="N", help="threads; 0 is one per core")
     add_pack_cache(group)
 

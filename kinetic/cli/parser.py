@@ -23,10 +23,48 @@ def add_pack_cache(group: Any) -> None:
     group.add_argument("--no-pack-cache", dest="pack_cache", action="store_false", help=NO_PACK_CACHE)
 
 
-def add_device(group: Any) -> None:
-    """``--device``, of the commands that answer and that check answers."""
-    meaning = "cpu, opencl[:N], cuda[:N], auto, or reference (slow, defines every bit)"
-    group.add_argument("--device", default="cpu", metavar="NAME", help=meaning)
+DEVICE = "cpu (the default), cuda[:N], opencl[:N], auto (a GPU, else the CPU), or reference (slow, defines every bit)"
+GPU_LAYERS = "layers on the device, the last ones: a number, all, or auto (the default: as many as fit)"
+
+
+def add_device(group: Any, *, only_for: str = "") -> None:
+    """``--device`` and ``--gpu-layers``, of every command that runs a model. ``only_for`` is the format that a command
+    takes them for: then nothing is the default, so that a flag that was given can be told."""
+    which, default = (f"{only_for}: ", None) if only_for else ("", "cpu")
+    group.add_argument("--device", action=_Device, default=default, metavar="NAME", help=which + DEVICE)
+    group.add_argument("-ngl", "--gpu-layers", "--n-gpu-layers", dest="gpu_layers", action=_Layers, type=_layers,
+                       default=None if only_for else "auto", metavar="N", help=which + GPU_LAYERS)  # fmt: skip
+
+
+def _layers(text: str) -> str:
+    """Raises UsageError."""
+    from kinetic.backends import layer_count
+
+    layer_count(text)
+    return text
+
+
+class _Device(argparse.Action):
+    def __call__(self, parser: Any, options: argparse.Namespace, value: Any, flag: str | None = None) -> None:
+        options.device, options.names_device = value, True
+
+
+class _Layers(argparse.Action):
+    """Layers that are to be somewhere else than on the CPU ask for a device, if none is named."""
+
+    def __call__(self, parser: Any, options: argparse.Namespace, value: Any, flag: str | None = None) -> None:
+        options.gpu_layers = value
+        if not getattr(options, "names_device", False):
+            options.device = "cpu" if value == "0" else "auto"
+
+
+def placed(options: argparse.Namespace) -> dict[str, Any]:
+    """Where a model is to run, as arguments of ``kinetic.api.Model`` and everything like it."""
+    from kinetic.backends import known
+
+    device, layers = options.device or "cpu", options.gpu_layers or "auto"
+    # Without layers on it a device is left alone, and need not be there.
+    return {"device": "cpu" if layers == "0" and known(device) else device, "gpu_layers": layers}
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kinetic.cli.model_options import add_changes, changes
-from kinetic.cli.parser import Parser, Subcommands, add_pack_cache
+from kinetic.cli.parser import Parser, Subcommands, add_device, add_pack_cache, placed
 from kinetic.cli.progress import Progress, news
 from kinetic.errors import UsageError
 
@@ -74,7 +74,7 @@ def add_chunks(parser: Parser) -> None:
 def add_machine(parser: Parser) -> None:
     """What computes, and what is printed."""
     parser.add_argument("-t", "--threads", type=int, default=0, metavar="N", help="threads; 0 is one per core")
-    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or reference (slow, defines every bit)")
+    add_device(parser)
     add_pack_cache(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
@@ -138,7 +138,7 @@ def open_scorer(options: Namespace, context: int = 0, **unusual: Any) -> Scorer:
 
     return Scorer(
         options.model,
-        device=options.device,
+        **placed(options),
         threads=options.threads,
         context=context,
         pack_cache=options.pack_cache,

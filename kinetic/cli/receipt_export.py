@@ -6,7 +6,7 @@ import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from kinetic.cli.parser import NO_PACK_CACHE, Subcommands
+from kinetic.cli.parser import NO_PACK_CACHE, Subcommands, add_device, placed
 from kinetic.cli.progress import Progress, news
 from kinetic.cli.receipt_files import Loaded, about, load, load_opening, require_writable, said, write
 from kinetic.cli.report_options import shown
@@ -36,7 +36,7 @@ DIFFERS, written as FAILED. Nothing is written of what is MALFORMED (11), not so
 FORMATS = ("dsse", "intoto", "cose", "vsa")
 ONLY_FOR = {
     "cose": ("issuer",),
-    "vsa": ("model", "key", "trust", "opening", "device", "threads", "no_pack_cache", "quiet"),
+    "vsa": ("model", "key", "trust", "opening", "gpu_layers", "device", "threads", "no_pack_cache", "quiet"),
 }
 """Flags that make sense for one format alone."""
 
@@ -53,7 +53,7 @@ def add(commands: Subcommands) -> None:
     whom.add_argument("--key", action="append", metavar="PUB", help="vsa: a public key to trust (repeatable)")
     whom.add_argument("--trust", metavar="FILE", help="vsa: a trust file")
     parser.add_argument("--opening", metavar="FILE", help="vsa: the opening of a withheld prompt")
-    parser.add_argument("--device", metavar="NAME", help="vsa: cpu (the default), or reference")
+    add_device(parser, only_for="vsa")
     parser.add_argument("-t", "--threads", type=int, metavar="N", help="vsa: threads; by default one per core")
     parser.add_argument("--no-pack-cache", action="store_true", default=None, help=f"vsa: {NO_PACK_CACHE}")
     parser.add_argument("-q", "--quiet", action="store_true", help="vsa: no progress")
@@ -156,7 +156,7 @@ def _verify(options: Namespace, loaded: Loaded) -> Verification:
         verdict = verify_receipt(
             loaded.data,
             options.model,
-            device=options.device or "cpu",
+            **placed(options),
             threads=options.threads or 0,
             pack_cache=not options.no_pack_cache,
             trust=trust,

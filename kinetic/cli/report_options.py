@@ -7,7 +7,7 @@ from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kinetic.cli.parser import Parser, add_device, add_pack_cache
+from kinetic.cli.parser import Parser, add_device, add_pack_cache, placed
 from kinetic.cli.progress import news
 from kinetic.cli.run_receipt import is_precious
 from kinetic.errors import FileProblem, UsageError
@@ -90,7 +90,7 @@ def checker_options(options: Namespace) -> dict[str, Any]:
     return {
         "model": options.model,
         "adapters": getattr(options, "lora", []),
-        "device": options.device,
+        **placed(options),
         "threads": options.threads,
         "pack_cache": options.pack_cache,
         "trust": trust,

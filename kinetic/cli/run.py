@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from kinetic.cli.model_options import changes
-from kinetic.cli.parser import Subcommands
+from kinetic.cli.parser import Subcommands, placed
 from kinetic.cli.progress import Progress, news
 from kinetic.cli.run_options import add_options, asked_options, read_prompt
 from kinetic.cli.run_receipt import save, wanted
@@ -49,7 +49,7 @@ def main(options: Namespace) -> int:
 
     with Model(
         options.model,
-        device=options.device,
+        **placed(options),
         threads=options.threads,
         context=options.ctx_size,
         check=options.check,

@@ -34,6 +34,8 @@ class Keeping(NamedTuple):
     opening: Path | None
     certificate: str
     """Its name, hex, or ""."""
+    engine: str = ""
+    """Whose certificate it is."""
 
 
 def wanted(options: Namespace) -> Keeping | None:
@@ -55,27 +57,32 @@ def wanted(options: Namespace) -> Keeping | None:
     place = None if options.opening is None else _writable(options.opening, "opening")
     opening = attest.opening_path(receipt, place) if options.withhold_prompt else None
     key = None if options.sign is None else attest.read_key(options.sign)
-    return Keeping(receipt, key, opening, _certificate(options.certificate, options.device))
+    return Keeping(receipt, key, opening, *_certificate(options))
 
 
-def _certificate(name: str | None, device: str) -> str:
-    """The certificate of this file, if it is of the engine that will answer."""
-    if name is None:
-        return ""
+def _certificate(options: Namespace) -> tuple[str, str]:
+    """The certificate that was named, if it is of the engine that will answer, and that engine."""
+    if options.certificate is None:
+        return "", ""
     from conformance.certificate import cited
+    from kinetic.api.opening import choose_device
     from kinetic.api.probe import describe_backend
     from kinetic.attest import foreign_errors
     from ktc.files import read_bounded
 
+    device, _ = choose_device(options.device, None, options.gpu_layers)
+    engine = describe_backend(device)["engine_id"]
     with foreign_errors():
-        return cited(read_bounded(name), describe_backend(device)["engine_id"])
+        return cited(read_bounded(options.certificate), engine), engine
 
 
 def save(answer: Completion, keeping: Keeping, *, quiet: bool) -> Saved:
     """Write the receipt, and say where the opening went."""
-    saved = answer.save_receipt(
-        keeping.receipt, sign=keeping.key, opening=keeping.opening, certificate=keeping.certificate
-    )
+    certificate = keeping.certificate
+    if certificate and answer.receipt()["claims"]["engine_id"] != keeping.engine:
+        certificate = ""
+        news("the receipt cites no certificate: what answered is that engine with another one beside it")
+    saved = answer.save_receipt(keeping.receipt, sign=keeping.key, opening=keeping.opening, certificate=certificate)
     if saved.opening and not quiet:
         news(f"the opening is {saved.opening}: whoever has it can read the prompt, and only they can rerun the receipt")
     return saved

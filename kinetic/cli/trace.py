@@ -6,7 +6,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from kinetic.cli.parser import Parser, Subcommands, add_pack_cache
+from kinetic.cli.parser import Parser, Subcommands, add_device, add_pack_cache, placed
 from kinetic.cli.progress import Progress, news
 from kinetic.cli.receipt_files import about, load_opening, read_file, require_writable, said
 from kinetic.errors import UsageError
@@ -77,7 +77,7 @@ def add(commands: Subcommands) -> None:
                        help="an adapter that the receipt names (repeatable); found by hashes too")  # fmt: skip
     group.add_argument("--rows", type=int, default=1, metavar="N",
                        help="compute so many rows together in the last pass, and record the last one (1)")  # fmt: skip
-    group.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or reference (slow, defines every bit)")
+    add_device(group)
     group.add_argument("-t", "--threads", type=int, default=0, metavar="N", help="threads; 0 is one per core")
     add_pack_cache(group)
     parser.set_defaults(main=said(main))
@@ -106,7 +106,7 @@ def main(options: Namespace) -> int:
             options.token,
             model=options.model,
             adapters=options.lora,
-            device=options.device,
+            **placed(options),
             threads=options.threads,
             pack_cache=options.pack_cache,
             opening=opening,

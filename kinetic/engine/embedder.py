@@ -40,6 +40,7 @@ class EmbeddingEngine:
         *,
         pooling: str = "",
         backend: str = "cpu",
+        gpu_layers: int | None = None,
         threads: int = 0,
         progress: Callable[[str], None] | None = None,
         packs: PackCache | None = None,
@@ -49,10 +50,10 @@ class EmbeddingEngine:
         self._row = family.embedding.rank_pooling if self.pooling == "rank" else self.pooling
         self._softmax = self.pooling == "rank" and family.embedding.softmax
         self.context, self.vocab_size = family.context_length, family.vocab_size
-        device = open_backend(backend, threads=threads)
-        self.identity = EngineIdentity(device.engine_id, device.device_class, device.device_name, device.threads)
+        device = open_backend(backend, threads=threads, gpu_layers=gpu_layers, context=self.context)
         forward = _forward(family, self.pooling, self._row)
         self._program = device.load(forward, family.attention, progress, packs, family.states)
+        self.identity = EngineIdentity(device.engine_id, device.device_class, device.device_name, device.threads)
 
     def vectors(self, sequences: Sequence[Sequence[int]]) -> Iterator[F32]:
         """Of each sequence in turn float32 [1, width], or [tokens, width] without pooling.

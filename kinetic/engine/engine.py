@@ -44,7 +44,7 @@ Digest = Callable[[F32], bytes]
 
 @dataclass(frozen=True)
 class EngineIdentity:
-    """Claims for a receipt: which code, on what kind of device."""
+    """Claims for a receipt: which code, on what kind of device. Known once a model is loaded."""
 
     engine_id: str
     device_class: str
@@ -70,6 +70,7 @@ class Engine:
         weights: Weights,
         *,
         backend: str = "cpu",
+        gpu_layers: int | None = None,
         threads: int = 0,
         context: int = 0,
         progress: Callable[[str], None] | None = None,
@@ -83,6 +84,7 @@ class Engine:
         warm_bytes: int = WARM_BYTES,
     ) -> None:
         """``context`` 0 is the model's own length; more than that is refused. ``progress`` gets one-line news.
+        ``gpu_layers`` is as in ``backends.open_backend``.
 
         ``packs`` is where the backend may keep the weights for the next time. ``watch`` makes the operations that
         the model is built with from a backend's own: it may tap them (``taps``), or compute something else.
@@ -95,12 +97,9 @@ class Engine:
         in memory. What the operations are watched for is kept in no file.
         """
         self._off = frozenset(off)
-        self._family = models.build(gguf, weights)
-        device = open_backend(backend, threads=threads)
-        self.context = _context(context, self._family.context_length)
-        self.vocab_size = self._family.vocab_size
-        self.identity = EngineIdentity(device.engine_id, device.device_class, device.device_name, device.threads)
-        family = self._family
+        family = self._family = models.build(gguf, weights)
+        self.context, self.vocab_size = _context(context, family.context_length), family.vocab_size
+        device = open_backend(backend, threads=threads, gpu_layers=gpu_layers, context=self.context)
         is_wanted = "drafts" not in off and not watch
         small, forward = hidden_drafter(family, draft) if is_wanted else (None, family.forward)
         if adapters:
@@ -109,6 +108,7 @@ class Engine:
         self._loaded = (
             None if family.embedding.only else device.load(watched, family.attention, progress, packs, family.states)
         )
+        self.identity = EngineIdentity(device.engine_id, device.device_class, device.device_name, device.threads)
         self._seeing = Seeing(device, self._program, small, progress) if small else None
         self._warm = None if "warm" in off else self._make_warm(None if watch else prefixes, warm_bytes)
         self._draft, self._clock = draft if isinstance(draft, Engine) else None, clock

@@ -170,8 +170,10 @@ def test_what_the_best_device_cannot_do_the_cpu_does(device, folder, monkeypatch
     monkeypatch.setattr(choosing, "best", lambda progress: "opencl")
     lines: list[str] = []
     with Model(path, device="auto", pack_cache=False, progress=lines.append) as model:
-        assert model.device == "cpu"
-    assert [line for line in lines if line.startswith("opencl is passed over: there are no kernels for rope ")]
+        assert model.device == "opencl" and " with 1 of " in model.device_name
+    assert [
+        line for line in lines if line.startswith("there are no kernels for rope on opencl devices: the last 1 of ")
+    ]
 
 
 def test_the_best_device_is_a_gpu(monkeypatch, opencl):

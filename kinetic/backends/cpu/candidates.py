@@ -11,7 +11,7 @@ from kinetic.backends.cpu.barriers import Buffer
 from kinetic.backends.cpu.layout import TILE
 from kinetic.backends.cpu.memory import address, allocate, round_up
 from kinetic.backends.cpu.native import Kernels
-from kinetic.backends.reference.candidates import not_finite
+from kinetic.backends.reference.candidates import not_finite, ordered
 from kinetic.bits import F32
 
 INSERTED = 256
@@ -27,10 +27,8 @@ class Candidates:
     """Memory that the kernels of ``core_candidates`` read and write, and what they found last."""
 
     def __init__(self, kernels: Kernels, vocab_size: int) -> None:
-        self._kernels = kernels
-        self._row = allocate(4 * round_up(vocab_size, TILE)).view(np.float32)
-        self._ids = allocate(4 * vocab_size).view(np.int32)
-        self._values = allocate(4 * vocab_size).view(np.float32)
+        self._kernels, self._vocabulary = kernels, vocab_size
+        self._make_room(vocab_size)
         self._out = allocate(64).view(np.int64)
         self._floor = np.zeros(1, np.float32)
         self._table = np.zeros(8, np.int64)
@@ -38,9 +36,16 @@ class Candidates:
         self._choice: tuple[int, float] | None = None
         self._rows = 0
 
+    def _make_room(self, length: int) -> None:
+        self._row = allocate(4 * round_up(length, TILE)).view(np.float32)
+        self._ids = allocate(4 * length).view(np.int32)
+        self._values = allocate(4 * length).view(np.float32)
+
     def find(self, row: F32, k: int, floor: float) -> Found:
-        """See ``reference.candidates``."""
+        """See ``reference.candidates``. The row may be another program's, of more logits than this one has."""
         n = len(row)
+        if n > len(self._ids):
+            self._make_room(n)
         number = self._number(row, k, floor)
         if number is not None:
             return self._result(number, k, row)
@@ -53,16 +58,13 @@ class Candidates:
         sorts = k == 0 or k > INSERTED
         self._kernels.candidates(address(source), n, 0 if sorts else min(k, n), *addresses)
         ids, values = _checked(self._ids, self._values, self._out, row)
-        if sorts:
-            order = np.argsort(-values, kind="stable")[: k or None]
-            ids, values = ids[order], values[order]
-        return ids, values
+        return ordered(row, ids, k) if sorts else (ids, values)
 
     # ---- of all rows of a pass
 
     def prepare(self, logits: Buffer, rows: int, choice: tuple[int, float] | None) -> int:
         """Address of the table for ``choose``: of each of ``rows`` rows the ``choice`` (k, floor); 0 for none."""
-        vocabulary = len(self._ids)
+        vocabulary = self._vocabulary
         if choice is None or not rows or not 0 < choice[0] <= min(INSERTED, vocabulary):
             self._rows = 0
             return 0

@@ -65,7 +65,7 @@ class CpuProgram:
         # Some of them may read what others store.
         self._attention = list(dict.fromkeys(node["spec"] for node in nodes if node.op == "attend"))
         self._parts = allocate(0)
-        self._tables: dict[Rope, F32] = {}
+        self._tables: dict[Rope, rope_tables.Turned] = {}
         self._seen: dict[str, list[F32]] = {}
         self._prepare(scratch_bytes(self._attention, nodes))
         self._workers = Workers(kernels, self._program, threads)
@@ -191,11 +191,10 @@ class CpuProgram:
         self._rows[0, :rows] = batch.positions
         if self._is_whole:
             self._refresh_spans(batch)
-        longest = max(batch.positions) + 1
         self._rows[1, :rows], self._rows[3, :rows] = self._page_tables(batch)
         self._tape.output_rows[:outputs] = batch.outputs
         self._program[tape.ROWS], self._program[tape.OUTPUT_ROWS] = rows, outputs
-        self._refresh_tables(longest)
+        self._refresh_tables(batch.positions)
         self._refresh_blocks(batch)
         self._refresh_sequences(batch)
         self._workers.run()
@@ -243,17 +242,10 @@ class CpuProgram:
         for number, output in enumerate(batch.outputs):
             self._tape.spans[number] = span_words(*spans[batch.sequences[output]])
 
-    def _refresh_tables(self, length: int) -> None:
-        """Rotation tables reach as far as the longest position so far."""
+    def _refresh_tables(self, positions: Sequence[int]) -> None:
         for rope, slot in self._tape.ropes:
-            known = self._tables.get(rope)
-            if known is None or len(known) < length:
-                start = 0 if known is None else len(known)
-                size = max(round_up(length, CHUNK), 2 * start)
-                with default_rounding():
-                    new = np.concatenate(rope_tables.table(rope, start, size - start), axis=1)
-                known = self._tables[rope] = new if known is None else np.concatenate([known, new])
-            self._program[slot] = address(known)
+            turned = self._tables.setdefault(rope, rope_tables.Turned(rope))
+            self._program[slot] = address(turned.of(positions))
 
     def _refresh_blocks(self, batch: Batch) -> None:
         """Runs of rows that follow one another in one sequence, cut so that a run fills one tile of query rows."""

@@ -6,6 +6,7 @@
     opencl.py     builds and runs kernels; the only module that imports pyopencl
     cuda.py       the same for CUDA; the only module that imports cupy
     choose.py     which device a name means
+    room.py       how much memory a model takes
     program.py    a model on a device; executor.py runs the nodes of its graph
     kernels/      common.h, functions.h, formats.h, and one .cu file a kernel
 
@@ -17,13 +18,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from kinetic.backends.base import Attention, Backend, Forward, State
+from kinetic.backends.cuts import TABLES, weights_of
+from kinetic.backends.gpu import room
 from kinetic.backends.gpu.choose import open_named
 from kinetic.backends.gpu.device import Device
 from kinetic.backends.gpu.expert_cache import ExpertOffload
-from kinetic.backends.gpu.program import GpuProgram
+from kinetic.backends.gpu.program import GpuProgram, require_kernels
 from kinetic.backends.gpu.source import kernel_digest
-from kinetic.backends.graph import trace
+from kinetic.backends.graph import Node, trace
 from kinetic.backends.identity import engine_digest
+from kinetic.errors import UnsupportedModel
+from kinetic.formats import by_type
 from kinetic.types import PackCache
 
 
@@ -57,6 +62,27 @@ class GpuBackend:
             self.device_class = f"{host.device_class}+{device.kind}"
             self.device_name = f"{device.name} and, for experts, {host.device_name}"
             self.threads = host.threads
+
+    def lacks(self, node: Node) -> str:
+        """What there is no kernel for, if a node can't run here: an operation, or the format of a weight; else ""."""
+        try:
+            require_kernels(self._device, [node])
+        except UnsupportedModel:
+            return node.op
+        if node.op in TABLES:  # rows of tables are looked up on the host
+            return ""
+        formats = (by_type(weight.ggml_type, weight.name) for weight in weights_of(node))
+        return next((fmt.NAME for fmt in formats if fmt.QUANTISED and not fmt.GPU), "")
+
+    def free_memory(self) -> int:
+        """Bytes of the device that a model may take."""
+        return int(self._device.free_memory() * room.SHARE)
+
+    def needed_memory(
+        self, nodes: Sequence[Node], layers: Sequence[Attention], states: Sequence[State], context: int
+    ) -> int:
+        """See ``room.needed``."""
+        return room.needed(nodes, layers, states, context)
 
 
 def open_backend(name: str, offload: ExpertOffload | None = None) -> GpuBackend:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from kinetic.backends.gpu.device import Device
@@ -39,6 +40,20 @@ def best(progress: Callable[[str], None] | None = None) -> str:
     except KineticError as reason:
         tell(f"opencl is passed over: {reason}")
     return "cpu"
+
+
+def listed() -> list[tuple[str, str]]:
+    """What ``open_named`` calls each device of this machine, usable or not, and its own name."""
+    found: list[tuple[str, str]] = []
+    with contextlib.suppress(KineticError):  # CuPy is not installed
+        from kinetic.backends.gpu import cuda
+
+        found += [(f"cuda:{number}", name) for number, name in enumerate(cuda.names())]
+    with contextlib.suppress(KineticError):
+        from kinetic.backends.gpu import opencl
+
+        found += [(f"opencl:{number}", str(device.name)) for number, device in enumerate(opencl.devices())]
+    return found
 
 
 def is_graphics(name: str) -> bool:

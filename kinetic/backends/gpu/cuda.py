@@ -18,6 +18,15 @@ except ImportError as error:
 SELF_TEST_LANES = 64
 
 
+def names() -> list[str]:
+    """Every CUDA device; none, and no driver, is no error."""
+    runtime = cupy.cuda.runtime
+    try:
+        return [runtime.getDeviceProperties(number)["name"].decode() for number in range(runtime.getDeviceCount())]
+    except Exception:  # cupy has an exception of its own for each reason
+        return []
+
+
 class CudaDevice:
     """CUDA device ``number``, if it passes the self-test; UsageError otherwise."""
 
@@ -85,6 +94,12 @@ class CudaDevice:
     def copy(self, target: Memory, source: Memory, size: int) -> None:
         with self._device:
             target.data.copy_from_device_async(source.data, size, self._stream)
+
+    def free_memory(self) -> int:
+        """With what CuPy keeps of memory that was given back."""
+        with self._device:
+            free, _ = cupy.cuda.runtime.memGetInfo()
+            return int(free) + int(cupy.get_default_memory_pool().free_bytes())
 
     def kernel(self, source: str, name: str) -> Kernel:
         if (source, name) not in self._kernels:

@@ -34,6 +34,9 @@ class Device(Protocol):
     def copy(self, target: Memory, source: Memory, size: int) -> None:
         """The first ``size`` bytes, on the device."""
 
+    def free_memory(self) -> int:
+        """Bytes that are left, as far as the driver tells; else all that it has."""
+
     def kernel(self, source: str, name: str) -> Kernel:
         """Kernel ``name`` of this text, built once. Raises KineticError if it can't be built."""
 

@@ -29,13 +29,19 @@ def candidates(row: F32, k: int, floor: float) -> tuple[NDArray[np.int32], F32]:
     if 0 < k <= row.size // GROUP:
         maxima = row[: row.size // GROUP * GROUP].reshape(GROUP, -1).max(axis=0)
         threshold = max(threshold, np.partition(maxima, -k)[-k])
-    keys = _order(row, np.flatnonzero(row >= threshold))
+    return ordered(row, np.flatnonzero(row >= threshold), k)
+
+
+def ordered(row: F32, ids: NDArray[np.integer], k: int) -> tuple[NDArray[np.int32], F32]:
+    """The best ``k`` (0: all) of some entries of a row, and their values. Keys are distinct, so that any way of sorting
+    gives the same, and integers, which sort fastest."""
+    keys = _order(row, ids)
     keys.sort()
-    ids = (keys[: k or None] & 0xFFFFFFFF).astype(np.int32)
-    return ids, row[ids]
+    best = (keys[: k or None] & 0xFFFFFFFF).astype(np.int32)
+    return best, row[best]
 
 
-def _order(row: F32, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+def _order(row: F32, ids: NDArray[np.integer]) -> NDArray[np.int64]:
     """Distinct integers that sort as (value descending, id ascending), with the id in the low 32 bits."""
     bits = (row[ids] + np.float32(0)).view(np.int32)  # adding 0 turns -0 into +0
     ascending = bits ^ ((bits >> 31) & 0x7FFFFFFF)

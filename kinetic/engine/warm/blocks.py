@@ -53,7 +53,8 @@ class Entry(Protocol):
         """() if they can't be read. Nothing vouches for them before ``load`` has succeeded."""
 
     def load(self) -> Contents | None:
-        """None if it turns out to be none of ours. The store then has it no longer."""
+        """None if it turns out to be none of ours. The store then has it no longer. Keys and values hold until the next
+        one is loaded."""
 
 
 class Store(Protocol):

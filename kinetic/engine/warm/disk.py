@@ -40,6 +40,9 @@ MOST_SIBLINGS = 64
 WAITING = 8
 """Blocks that wait to be written; whoever has more waits, too."""
 
+LEAST_URGENT = 19
+"""The lowest priority that Linux knows but for idle ones."""
+
 END_OF_CHAIN, END = "end of chain", "end"
 """What waits between blocks, and after the last."""
 
@@ -89,6 +92,7 @@ class DiskStore:
         self._writer: threading.Thread | None = None
         self._is_over = not files.IS_POSSIBLE or cache.limit <= 0
         self._offered: set[str] = set()
+        self._room = files.Room()
         self._chain: list[Path] = []
         self._chain_bytes = 0
 
@@ -130,7 +134,7 @@ class DiskStore:
     def load(self, file: _File) -> Contents | None:
         states = self._program.state_bytes if file.has_states else 0
         sizes = self._program.kept_bytes(file.count), states
-        found = self._read(file, lambda handle: files.read(handle, *sizes, self._seal_key))
+        found = self._read(file, lambda handle: files.read(handle, *sizes, self._seal_key, self._room))
         if found is None or found[0] != file.header() or not self._fits(file, found[0]):
             self._drop(file)
             return None
@@ -214,6 +218,9 @@ class DiskStore:
 
     def _write_all(self) -> None:
         """The work of the writer. It takes what waits until the end, whatever happens, since others wait for it."""
+        if sys.platform == "linux":  # where a thread has a priority of its own: an answer comes first
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_URGENT)
         while (item := self._waiting.get()) != END:
             if isinstance(item, str):
                 touch(self._chain)

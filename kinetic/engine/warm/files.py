@@ -26,7 +26,7 @@ import blake3
 import numpy as np
 
 from kinetic.backends.base import CHUNK
-from kinetic.engine.warm.blocks import Block, Contents
+from kinetic.engine.warm.blocks import U8, Block, Contents
 
 MAGIC = b"kinetic prefix 1"
 HEADER, SEAL, LABEL = 4096, 32, 128
@@ -107,17 +107,32 @@ def parsed(data: bytes) -> Header | None:
     return Header(seal, subject, block, kept, states, label.rstrip(b"\0").decode("utf-8", "replace"))
 
 
+class Room:
+    """Memory that is used again: it costs less than new memory does."""
+
+    def __init__(self) -> None:
+        self._memory: U8 = np.empty(0, np.uint8)
+
+    def of(self, size: int) -> U8:
+        """uint8 [size], whatever they are."""
+        if len(self._memory) < size:
+            self._memory = np.empty(size, np.uint8)
+        return self._memory[:size]
+
+
 def read_header(handle: int) -> Header | None:
     """That of an open file, if the file is as long as it says."""
     found = parsed(os.pread(handle, HEADER, 0))
     return found if found and os.fstat(handle).st_size == found.size else None
 
 
-def read(handle: int, kept_bytes: int, state_bytes: int, key: bytes) -> tuple[Header, Contents] | None:
-    """All of an open file whose sizes must be these; None unless its seal holds. What is returned is a copy."""
-    if os.fstat(handle).st_size != HEADER + kept_bytes + state_bytes:
+def read(handle: int, kept_bytes: int, state_bytes: int, key: bytes, room: Room) -> tuple[Header, Contents] | None:
+    """All of an open file whose sizes must be these; None unless its seal holds. Keys and values lie in ``room``, and
+    hold until it is used again."""
+    size = HEADER + kept_bytes + state_bytes
+    if os.fstat(handle).st_size != size:
         return None
-    data = np.empty(HEADER + kept_bytes + state_bytes, np.uint8)
+    data = room.of(size)
     view, done = data.data, 0
     while done < len(view) and (count := os.preadv(handle, [view[done:]], done)):
         done += count
@@ -127,4 +142,4 @@ def read(handle: int, kept_bytes: int, state_bytes: int, key: bytes) -> tuple[He
     if blake3.blake3(view[_SEALED_FROM:], key=key).digest() != found.seal:
         return None
     middle = HEADER + kept_bytes
-    return found, Contents(data[HEADER:middle], data[middle:] if found.block.has_states else None)
+    return found, Contents(data[HEADER:middle], data[middle:].copy() if found.block.has_states else None)
