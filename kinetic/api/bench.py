@@ -290,7 +290,7 @@ def _about(model: Model, path: Path) -> dict[str, Any]:
         "commit": commit(),
         "profile": PROFILE,
         "engine_id": model._engine.identity.engine_id,
-        "device": model.device,
+        "device": model._engine.identity.device_class,
         "model": {
             "file": path.name,
             "size": sum(file.size for file in files),

@@ -87,6 +87,14 @@ class Device:
                 name="DEVICE_REFUSED",
             )
 
+    def free_memory(self) -> int:
+        """What AMD's driver says; others tell no more than what there is in all."""
+        device = self._context.devices[0]
+        try:
+            return int(device.global_free_memory_amd[0]) << 10
+        except (AttributeError, cl.Error):
+            return int(device.global_mem_size)
+
     def failures(self, source: str) -> list[str]:
         """The functions of the self-test that ``source``, built for this device, does not compute exactly."""
         program = self.build(source)
@@ -148,14 +156,6 @@ class Device:
 
     def _too_large(self, size: int) -> OutOfMemory:
         return OutOfMemory(f"OpenCL device '{self.name}' has no memory for {size / 2**20:.1f} MiB more")
-
-    def free_memory(self) -> int:
-        """What AMD's driver says; others tell no more than what there is in all."""
-        device = self._context.devices[0]
-        try:
-            return int(device.global_free_memory_amd[0]) << 10
-        except (AttributeError, cl.Error):
-            return int(device.global_mem_size)
 
     def kernel(self, source: str, name: str) -> cl.Kernel:
         if (source, name) not in self._kernels:
