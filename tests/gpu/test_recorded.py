@@ -196,7 +196,9 @@ def test_a_pass_that_breaks_off(device, family, monkeypatch, failing):
         else:
             patched.setattr(device, failing, fail)
             broken = rows(tokens[start : start + 1], start) if failing == "replay" else rows(tokens[start:], start)
-            with pytest.raises(OutOfMemory):
+            with pytest.raises(
+                OutOfMemory, match=r"^no memory left: a shorter context, or fewer layers there \(-ngl\), takes less$"
+            ):
                 program.run(broken)
             assert program.length(0) == (0 if family.states else start)
             assert recordings(program)._kept == {} or failing == "memory"

@@ -26,6 +26,7 @@ from kinetic.backends.gpu.weights import DeviceWeights
 from kinetic.backends.graph import OUTPUT_ROWS, Node
 from kinetic.backends.whole import whole_spans
 from kinetic.bits import F32
+from kinetic.errors import OutOfMemory
 from kinetic.types import Batch, lengths
 
 PARTIAL_BYTES = 64 << 20
@@ -101,13 +102,16 @@ class Executor:
 
     def run(self, batch: Batch, given: F32 | None) -> tuple[F32, dict[str, F32]]:
         """Logits float32 [outputs, V], and what was tapped. Raises OutOfMemory."""
-        about = self._pass(batch, given)
         self._seen = {}
-        stretches = [
-            Stretch(is_recordable, partial(self._run, nodes, about)) for is_recordable, nodes in self._stretches
-        ]
-        self._recordings.run(about.layout, stretches)
-        return self._fetched(self._last, about), self._seen
+        try:
+            about = self._pass(batch, given)
+            stretches = [
+                Stretch(is_recordable, partial(self._run, own, about)) for is_recordable, own in self._stretches
+            ]
+            self._recordings.run(about.layout, stretches)
+            return self._fetched(self._last, about), self._seen
+        except OutOfMemory as error:
+            raise OutOfMemory(f"{error}: a shorter context, or fewer layers there (-ngl), takes less") from error
 
     def _run(self, nodes: Sequence[Node], about: Pass) -> None:
         """A stretch of the graph. It finds nothing of the one before but activations: that one may be replayed."""
