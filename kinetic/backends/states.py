@@ -73,6 +73,14 @@ class StateStore:
             self._memory[sequence] = self._take()
         return self._memory[sequence]
 
+    def to_read(self, sequence: int) -> U8:
+        """The same memory, only to be read."""
+        return self.memory(sequence)
+
+    def to_fill(self, sequence: int) -> U8:
+        """The same memory, to be written from end to end: what is in it does not matter."""
+        return self.memory(sequence)
+
     def _take(self) -> U8:
         """Memory that may have been another sequence's or a mark's."""
         return self._spare.pop() if self._spare else self._allocate(self.size)
@@ -83,8 +91,11 @@ class StateStore:
 
     def view(self, sequence: int, state: State) -> F32:
         """One state, float32 of its shape, to read and to write."""
+        return self._part(self.memory(sequence), state)
+
+    def _part(self, memory: U8, state: State) -> F32:
         start = self.offset(state)
-        return self.memory(sequence)[start : start + 4 * state.size].view(np.float32).reshape(state.shape)
+        return memory[start : start + 4 * state.size].view(np.float32).reshape(state.shape)
 
     # ---- passes
 
@@ -109,7 +120,7 @@ class StateStore:
     def _start(self, sequence: int) -> None:
         self._drop(self._marks.get(sequence, []), 0, self.most_marks)
         if self.states:
-            self.memory(sequence)[:] = 0
+            self.to_fill(sequence)[:] = 0
 
     def end(self, ends: dict[int, int]) -> None:
         """After a pass that was not broken off."""
@@ -126,7 +137,7 @@ class StateStore:
         if len(marks) == self.most_marks:
             self._drop(marks, _superfluous([mark.length for mark in marks] + [length]))
         copy = self._take()
-        copy[:] = self.memory(sequence)
+        copy[:] = self.to_read(sequence)
         marks.append(_Mark(length, copy))
 
     def _drop(self, marks: list[_Mark], first: int, count: int = 1) -> None:
@@ -147,7 +158,7 @@ class StateStore:
         if not marks:
             self.forget(sequence)
             return 0
-        self.memory(sequence)[:] = marks[-1].memory
+        self.to_fill(sequence)[:] = marks[-1].memory
         self._lengths[sequence] = marks[-1].length
         return marks[-1].length
 
@@ -172,7 +183,7 @@ class StateStore:
 
     def copy(self, sequence: int) -> U8:
         """All states of a sequence, as ``stand`` takes them."""
-        return self.memory(sequence).copy() if self.states else _zeros(0)
+        return self.to_read(sequence).copy() if self.states else _zeros(0)
 
     def stand(self, sequence: int, length: int, memory: U8 | None) -> None:
         """See ``base.Program.stand``. Raises KineticError if these are states of another size."""
@@ -182,7 +193,7 @@ class StateStore:
             raise KineticError(message, name="WRONG_SNAPSHOT")
         self.forget(sequence)
         if memory is not None and self.states:
-            self.memory(sequence)[:] = memory
+            self.to_fill(sequence)[:] = memory
         self._lengths[sequence] = length
         self.mark(sequence)
 
@@ -190,7 +201,8 @@ class StateStore:
         """Copies of all states of a sequence."""
         if self.length(sequence) == 0:
             return {state: np.zeros(state.shape, np.float32) for state in self.states}
-        return {state: self.view(sequence, state).copy() for state in self.states}
+        memory = self.to_read(sequence) if self.states else _zeros(0)
+        return {state: self._part(memory, state).copy() for state in self.states}
 
     def put(self, sequence: int, length: int, states: Mapping[State, F32]) -> None:
         """Makes the sequence stand at ``length`` with these states; KineticError if they are of another model."""

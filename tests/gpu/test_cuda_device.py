@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from types import ModuleType, SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -27,43 +28,107 @@ class TooMuch(Exception):
 
 
 class Array:
-    """uint8 [size] as CuPy has it, in memory of an OpenCL device."""
+    """uint8 [size] as CuPy has it, in memory of an OpenCL device: all of it, or a part."""
 
-    def __init__(self, device, size: int) -> None:
-        if size > 1 << 40:
-            raise TooMuch
-        self.device, self.size, self.memory, self.data = device, size, device.memory(size), self
+    def __init__(self, stream, memory, first: int, size: int) -> None:
+        self.stream, self.root, self.first, self.size, self.data = stream, memory, first, size, self
 
-    def __getitem__(self, part: slice):
+    @property
+    def memory(self):
+        whole = self.first == 0 and self.size == self.root.size
+        return self.root if whole else self.stream.device.part(self.root, self.first, self.size)
+
+    def __getitem__(self, part: slice) -> Array:
         start, stop, _ = part.indices(self.size)
-        assert stop == part.stop
+        assert part.stop is None or stop == part.stop
+        return Array(self.stream, self.root, self.first + start, stop - start)
 
-        def put(values, stream) -> None:
-            assert values.dtype == np.uint8 and values.shape == (stop - start,) and stream is not None
-            self.device.write(self.memory, values, start)
+    def set(self, values, stream) -> None:
+        assert values.dtype == np.uint8 and values.shape == (self.size,)
+        stream.only_plainly()
+        self.stream.device.write(self.root, values, self.first)
 
-        def get(stream) -> np.ndarray:
-            assert stream is not None
-            out = np.zeros(stop - start, np.uint8)
-            self.device.read(self.memory, out, start)
-            return out
-
-        return SimpleNamespace(set=put, get=get)
+    def get(self, stream, out) -> None:
+        assert out.dtype == np.uint8 and out.shape == (self.size,)
+        stream.only_plainly()
+        self.stream.device.read(self.root, out, self.first)
 
     def copy_from_device_async(self, source, size: int, stream) -> None:
-        self.device.copy(self.memory, source.memory, size)
+        stream.do(self.stream.device.copy, self.memory, source.memory, size)
 
 
 class Context:
     def __init__(self, *_: object, **__: object) -> None: ...
     def __enter__(self): ...
     def __exit__(self, *_: object) -> None: ...
-    def synchronize(self) -> None: ...
+
+
+class Graph:
+    def __init__(self, work) -> None:
+        self.work = work
+
+    def launch(self, stream) -> None:
+        for what, arguments in self.work:
+            stream.do(what, *arguments)
+
+
+def stream_of(device):
+    """A class of streams that capture; what they may not do while they capture is an error, and ends in one."""
+
+    class Stream(Context):
+        current: ClassVar[list] = []
+        graphs: ClassVar[list] = []
+
+        def __init__(self, non_blocking: bool) -> None:
+            assert non_blocking  # the others can't be captured beside it
+            self.captured, self.is_spoilt = None, False
+
+        def __enter__(self) -> None:
+            self.current.append(self)
+
+        def __exit__(self, *_: object) -> None:
+            self.current.pop()
+
+        def do(self, what, *arguments) -> None:
+            if self.captured is None:
+                what(*arguments)
+            else:
+                self.captured.append((what, arguments))
+
+        def only_plainly(self) -> None:
+            if self.captured is not None:
+                self.is_spoilt = True
+                raise RuntimeError("cudaErrorStreamCaptureUnsupported")
+
+        def synchronize(self) -> None:
+            self.only_plainly()
+
+        def begin_capture(self) -> None:
+            assert self.captured is None
+            self.captured, self.is_spoilt = [], False
+
+        def end_capture(self) -> Graph:
+            captured, self.captured = self.captured, None
+            if self.is_spoilt:
+                raise RuntimeError("cudaErrorStreamCaptureInvalidated")
+            self.graphs.append(Graph(captured))
+            return self.graphs[-1]
+
+    Stream.device = device
+    return Stream
 
 
 @pytest.fixture
 def cuda(device, monkeypatch):
     """kinetic.backends.gpu.cuda over such a CuPy."""
+
+    stream = stream_of(device)
+
+    def empty(size: int, kind: type) -> Array:
+        assert kind is np.uint8
+        if size > 1 << 40:
+            raise TooMuch("Out of memory")
+        return Array(stream, device.memory(size), 0, size)
 
     class RawModule:
         def __init__(self, code: str, options: tuple[str, ...], backend: str) -> None:
@@ -75,21 +140,24 @@ def cuda(device, monkeypatch):
 
             def launch(groups, lanes, arguments) -> None:
                 memory = (value.memory if isinstance(value, Array) else value for value in arguments)
-                device.launch(kernel, *groups, *lanes, *memory)
+                stream.current[-1].do(device.launch, kernel, *groups, *lanes, *memory)
 
             return launch
 
     fake = ModuleType("cupy")
-    fake.RawModule, fake.empty = RawModule, lambda size, kind: Array(device, size)  # type: ignore[attr-defined]
+    fake.RawModule, fake.empty = RawModule, empty  # type: ignore[attr-defined]
     fake.cuda = SimpleNamespace(  # type: ignore[attr-defined]
         Device=Context,
-        Stream=Context,
+        Stream=stream,
+        alloc_pinned_memory=bytearray,
         memory=SimpleNamespace(OutOfMemoryError=TooMuch),
         runtime=SimpleNamespace(getDeviceCount=lambda: 1, getDeviceProperties=lambda number: {"name": b"Toy"}),
     )
     monkeypatch.setitem(sys.modules, "cupy", fake)
     monkeypatch.delitem(sys.modules, "kinetic.backends.gpu.cuda", raising=False)
-    yield importlib.import_module("kinetic.backends.gpu.cuda")
+    module = importlib.import_module("kinetic.backends.gpu.cuda")
+    module.streams = stream
+    yield module
     sys.modules.pop("kinetic.backends.gpu.cuda", None)
     vars(gpu).pop("cuda", None)
 
@@ -105,6 +173,65 @@ def test_a_model_through_cupy(cuda, tmp_path):
         ours.restore(1, ours.snapshot(0))
         assert_same(ours.run(Batch((3,), (4,), (1,), (0,))), theirs.run(Batch((3,), (4,), (0,), (0,))))
         ours.close()
+
+
+def decoded(program, count: int) -> list[np.ndarray]:
+    return [program.run(Batch((5 + t,), (t,), (0,), (0,))) for t in range(count)]
+
+
+@pytest.mark.parametrize("spoilt", ["", "begin_capture", "finish"])
+def test_steps_are_a_graph(cuda, tmp_path, monkeypatch, spoilt):
+    """From the second on; where they can't be captured they are run one by one, and no second capture is tried."""
+    device = choosing.open_named("cuda:0")
+    with open_model_file(WRITERS["floats"](tmp_path / "model.gguf")) as file:
+        family = models.build(file.gguf, file.weights)
+        ours, theirs = (b.load(family.forward, family.attention) for b in (GpuBackend(device), ReferenceBackend()))
+        tried = []
+        if spoilt == "begin_capture":
+
+            def fail(stream) -> None:
+                tried.append(stream)
+                raise RuntimeError("cudaErrorNotSupported")
+
+            monkeypatch.setattr(cuda.streams, spoilt, fail)
+        elif spoilt:
+
+            def spoil(*arguments: object) -> None:
+                if cuda.streams.current and cuda.streams.current[0].captured is not None:
+                    tried.append(arguments)
+                    device.finish()
+                launch(*arguments)
+
+            launch = device.launch
+            monkeypatch.setattr(device, "launch", spoil)
+        for found, expected in zip(decoded(ours, 6), decoded(theirs, 6), strict=True):
+            assert_same(found, expected)
+        assert len(cuda.streams.graphs) == (not spoilt) and len(tried) == bool(spoilt)
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "message"),
+    [
+        (
+            "cudaErrorMemoryAllocation: out of memory",
+            OutOfMemory,
+            "CUDA device 'Toy' has no memory left: cudaErrorMemory",
+        ),
+        ("cudaErrorLaunchFailure: unspecified", KineticError, "CUDA device 'Toy' failed: cudaErrorLaunchFailure"),
+    ],
+)
+def test_what_fails_is_said(cuda, said, kind, message):
+    device = cuda.CudaDevice()
+
+    def fail(*arguments: object) -> None:
+        raise RuntimeError(said)
+
+    with pytest.raises(kind, match=message):
+        device.launch(fail, 1, 1)
+    device._stream.synchronize = fail
+    for ask in (device.finish, lambda: device.read(device.memory(4), np.zeros(1, np.int32))):
+        with pytest.raises(kind, match=message):
+            ask()
 
 
 def test_what_cuda_has_not(cuda, monkeypatch):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetic.backends.gpu import self_test
-from kinetic.backends.gpu.device import Kernel, Memory
+from kinetic.backends.gpu.device import Kernel, Memory, Recording
 from kinetic.backends.gpu.source import CUDA_OPTIONS, kernel_source
 from kinetic.bits import F32
 from kinetic.errors import KineticError, OutOfMemory, UsageError
@@ -31,6 +34,7 @@ class CudaDevice:
     """CUDA device ``number``, if it passes the self-test; UsageError otherwise."""
 
     kind = "cuda"
+    alignment = 256
 
     def __init__(self, number: int = 0) -> None:
         try:
@@ -40,6 +44,8 @@ class CudaDevice:
         if number >= count:
             raise UsageError(f"there is no CUDA device {number}; this machine has {count}", name="NO_DEVICE")
         self._device = cupy.cuda.Device(number)
+        self.allocations = 0
+        self._is_recording = False
         self._modules: dict[str, object] = {}
         self._kernels: dict[tuple[str, str], Kernel] = {}
         with self._device:
@@ -68,11 +74,22 @@ class CudaDevice:
     # ---- device.Device
 
     def memory(self, size: int) -> Memory:
-        with self._device, self._stream:
-            try:
+        self.allocations += 1
+        try:
+            with self._device, self._stream:
                 return cupy.empty(max(size, 1), np.uint8)
-            except cupy.cuda.memory.OutOfMemoryError as error:
-                raise OutOfMemory(f"CUDA device '{self.name}' has no memory for {size / 2**20:.1f} MiB more") from error
+        except cupy.cuda.memory.OutOfMemoryError as error:
+            raise OutOfMemory(f"CUDA device '{self.name}' has no memory for {size / 2**20:.1f} MiB more") from error
+
+    def part(self, memory: Memory, offset: int, size: int) -> Memory:
+        return memory[offset : offset + size]
+
+    def pinned(self, size: int) -> NDArray[np.uint8]:
+        try:
+            with self._device:
+                return np.frombuffer(cupy.cuda.alloc_pinned_memory(max(size, 1)), np.uint8, size)
+        except Exception as error:
+            raise self._failed(error) from error
 
     def upload(self, values: np.ndarray) -> Memory:
         memory = self.memory(values.nbytes)
@@ -80,20 +97,46 @@ class CudaDevice:
         return memory
 
     def write(self, memory: Memory, values: np.ndarray, offset: int = 0) -> None:
-        with self._device:
-            bytes_of = values.reshape(-1).view(np.uint8)
-            memory[offset : offset + values.nbytes].set(bytes_of, stream=self._stream)
-            self._stream.synchronize()  # the array may be changed from now on
+        self.send(memory[offset : offset + values.nbytes], values.reshape(-1).view(np.uint8))
+        self.finish()  # the array may be changed from now on
+
+    def send(self, memory: Memory, values: NDArray[np.uint8]) -> None:
+        self._not_recording()
+        if values.nbytes == 0:
+            return
+        try:
+            with self._device:
+                memory[: values.nbytes].set(values, stream=self._stream)
+        except Exception as error:
+            raise self._failed(error) from error
 
     def read(self, memory: Memory, values: np.ndarray, offset: int = 0) -> None:
-        with self._device:
-            found = memory[offset : offset + values.nbytes].get(stream=self._stream)
-            self._stream.synchronize()
-        values.reshape(-1).view(np.uint8)[:] = found
+        self._not_recording()
+        if values.nbytes == 0:
+            return
+        try:
+            with self._device:
+                memory[offset : offset + values.nbytes].get(stream=self._stream, out=values.reshape(-1).view(np.uint8))
+        except Exception as error:
+            raise self._failed(error) from error
+        self.finish()
 
     def copy(self, target: Memory, source: Memory, size: int) -> None:
-        with self._device:
-            target.data.copy_from_device_async(source.data, size, self._stream)
+        try:
+            with self._device:
+                target.data.copy_from_device_async(source.data, size, self._stream)
+        except Exception as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: Exception) -> KineticError:
+        """Runtime, driver and memory pool have exceptions of their own; what they say tells them apart."""
+        if "out of memory" in str(error).lower():
+            return OutOfMemory(f"CUDA device '{self.name}' has no memory left: {error}")
+        return KineticError(f"CUDA device '{self.name}' failed: {error}", name="DEVICE_FAILED")
+
+    def _not_recording(self) -> None:
+        if self._is_recording:
+            raise KineticError("memory of the host can't be part of a recording")
 
     def free_memory(self) -> int:
         """With what CuPy keeps of memory that was given back."""
@@ -113,9 +156,36 @@ class CudaDevice:
         return self._kernels[source, name]
 
     def launch(self, kernel: Kernel, groups: int, lanes: int, *arguments: Memory | np.generic) -> None:
-        with self._device, self._stream:
-            kernel((groups,), (lanes,), arguments)
+        try:
+            with self._device, self._stream:
+                kernel((groups,), (lanes,), arguments)
+        except Exception as error:
+            raise self._failed(error) from error
+
+    def record(self, work: Callable[[], None]) -> Recording | None:
+        try:
+            with self._device, self._stream:
+                self._stream.begin_capture()
+                self._is_recording = True
+                try:
+                    work()
+                finally:
+                    self._is_recording = False
+                    graph = self._stream.end_capture()
+        except Exception:  # what is wrong shows when it is done without; a capture that broke off is over
+            return None
+        return graph
+
+    def replay(self, recording: Recording) -> None:
+        try:
+            with self._device:
+                recording.launch(self._stream)
+        except Exception as error:
+            raise self._failed(error) from error
 
     def finish(self) -> None:
-        with self._device:
-            self._stream.synchronize()
+        try:
+            with self._device:
+                self._stream.synchronize()
+        except Exception as error:
+            raise self._failed(error) from error

@@ -3,51 +3,54 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kinetic.backends import rope_tables
 from kinetic.backends.base import CHUNK, Rope
-from kinetic.backends.control_word import default_rounding
 from kinetic.backends.gpu.device import Device, Memory
+from kinetic.backends.gpu.device_states import DeviceStates
 from kinetic.backends.gpu.expert_cache import ExpertOffload
 from kinetic.backends.gpu.experts import Mixtures
+from kinetic.backends.gpu.host_rows import TABLES, HostRows
+from kinetic.backends.gpu.inputs import Inputs, Layout, Shape
 from kinetic.backends.gpu.launches import Launches
 from kinetic.backends.gpu.pages import Pages
 from kinetic.backends.gpu.products import HEADS, KINDS, Products, Several
-from kinetic.backends.gpu.recurrent import Recurrences, Spans
+from kinetic.backends.gpu.recordings import Recordings, Stretch
+from kinetic.backends.gpu.recurrent import Recurrences
 from kinetic.backends.gpu.slots import Slots
 from kinetic.backends.gpu.weights import DeviceWeights
 from kinetic.backends.graph import OUTPUT_ROWS, Node
-from kinetic.backends.states import StateStore
 from kinetic.backends.whole import whole_spans
 from kinetic.bits import F32
-from kinetic.formats import by_type
+from kinetic.errors import OutOfMemory
 from kinetic.types import Batch, lengths
 
 PARTIAL_BYTES = 64 << 20
 """What the chunks of attention may take; more rows are attended to in several launches."""
 
-TABLES = ("embed", "positions", "first_row")
-
 
 @dataclass
 class Pass:
-    """What the kernels of one pass read beside activations."""
+    """Sizes of a pass, and arrays that its kernels read. Launches are made of nothing else: they may be replayed for
+    another batch of these sizes (docs/adr/0015)."""
 
-    batch: Batch
-    given: F32 | None
+    layout: Layout
+    rows: int
+    outputs: int
     chunks: int
-    rows: Memory
-    """int32 [T, 3]: position, number of the sequence in ``tables``, and how long that is."""
-    tables: Memory
-    """int32 [sequences, chunks]: pages."""
-    outputs: Memory
-    """int32 [outputs]."""
-    spans: Spans | None
-    """Where there are recurrences."""
+
+    @property
+    def arrays(self) -> Mapping[str, Memory]:
+        """By name: 'rows' int32 [T, 3], position, number of the sequence in 'tables', and how long that is; 'tables'
+        int32 [sequences, chunks], pages; 'outputs' int32 [outputs]; those of ``HostRows``, ``Recurrences.arrays``, and
+        'means' int32 [outputs, 2], first row and rows of each one's sequence, where they are asked for."""
+        return self.layout.memory
 
 
 class Executor:
@@ -58,22 +61,28 @@ class Executor:
         device: Device,
         nodes: Sequence[Node],
         pages: Pages,
-        states: StateStore,
+        states: DeviceStates,
         offload: ExpertOffload | None = None,
     ) -> None:
         self._device, self._nodes, self._pages = device, nodes, pages
         self._launches = Launches(device)
-        self._slots = Slots(device, nodes)
+        self._inputs = Inputs(device)
+        self._recordings = Recordings(device)
+        self._host_rows = HostRows(nodes)
+        self._slots = Slots(device, nodes, apart=self._host_rows.names)
         self._weights = DeviceWeights(device)
         self._products = Products(self._launches, self._weights)
         self.mixtures = Mixtures(self._launches, self._weights, self._products, nodes, offload)
         self._recurrences = Recurrences(self._launches, self._weights, states)
-        self._recurs = bool(states.states)
+        self._averages = any(node.op == "average" for node in nodes)
         self._steps: dict[str, Callable[[Node, Pass], None]] = {
-            op: getattr(self, f"_{op}") for op in OPS if op not in TABLES
-        } | dict.fromkeys(TABLES, self._table)
-        self._ropes: dict[Rope, F32] = {}
-        self._rope_rows: dict[Rope, Memory] = {}
+            op: getattr(self, f"_{op}") for op in OPS if op not in FROM_HOST
+        }
+        self._stretches = [
+            (is_recordable, list(part)) for is_recordable, part in groupby(self._own(nodes), self._is_recordable)
+        ]
+        self._last = [node for node in nodes if node.op != "tap"][-1]
+        self._logits: NDArray[np.uint8] = np.zeros(0, np.uint8)
         self._seen: dict[str, F32] = {}
         for node in nodes:
             self._prepare(node)
@@ -92,47 +101,80 @@ class Executor:
     def close(self) -> None:
         self.mixtures.close()
 
+    def _own(self, nodes: Sequence[Node]) -> list[Node]:
+        """Those whose rows are made here."""
+        return [node for node in nodes if node not in self._host_rows.names]
+
+    def _is_recordable(self, node: Node) -> bool:
+        """Whether its step asks for launches and copies only, the same ones in every pass of a shape."""
+        return node.op != "tap" and (node.op != "experts" or self.mixtures.is_recordable(node))
+
     # ---- one pass
 
     def run(self, batch: Batch, given: F32 | None) -> tuple[F32, dict[str, F32]]:
-        """Logits float32 [outputs, V], and what was tapped."""
-        about = self._pass(batch, given)
-        self._rope_rows, self._seen = {}, {}
+        """Logits float32 [outputs, V], and what was tapped. Raises OutOfMemory."""
+        self._seen = {}
+        try:
+            about = self._pass(batch, given)
+            stretches = [
+                Stretch(is_recordable, partial(self._run, own, about)) for is_recordable, own in self._stretches
+            ]
+            self._recordings.run(about.layout, stretches)
+            return self._fetched(self._last, about), self._seen
+        except OutOfMemory as error:
+            raise OutOfMemory(f"{error}: a shorter context, or fewer layers there (-ngl), takes less") from error
+
+    def _run(self, nodes: Sequence[Node], about: Pass) -> None:
+        """A stretch of the graph. It finds nothing of the one before but activations: that one may be replayed."""
         self._products.begin()
-        for node in self._nodes:
+        for node in nodes:
             self._slots.begin(node, self._count(node, about))
             self._steps[node.op](node, about)
-        last = self._nodes[-1]
-        while last.op == "tap":
-            last = last.inputs[0]
-        return self._fetched(last, about), self._seen
 
     def _pass(self, batch: Batch, given: F32 | None) -> Pass:
+        """Room for a pass, and what it reads on the device. Raises OutOfMemory."""
+        numbers = self._arrays(batch) | self._recurrences.arrays(batch)
+        count = len(batch.tokens)
+        shapes: dict[str, Shape] = {name: (array.shape, array.dtype.type) for name, array in numbers.items()}
+        layout = self._inputs.lay(shapes | self._host_rows.shapes(count))
+        for name, array in numbers.items():
+            layout.host[name][...] = array
+        self._host_rows.fill(layout.host, batch, given)
+        self._inputs.send(layout)
+        for node, name in self._host_rows.names.items():
+            self._slots.place(node, layout.memory[name])
+        return Pass(layout, count, len(batch.outputs), numbers["tables"].shape[1])
+
+    def _arrays(self, batch: Batch) -> dict[str, NDArray[np.int32]]:
+        """All that depends on a batch and is a number. Names and shapes say how kernels are launched. Raises
+        OutOfMemory."""
         ends = lengths(batch)
-        chunks = -(-max(ends.values()) // CHUNK)
-        tables = np.zeros((len(ends), chunks), np.int32)
-        for number, (sequence, end) in enumerate(ends.items()):
-            table = self._pages.table(sequence, end)[:chunks]
-            tables[number, : len(table)] = table
+        tables = np.zeros((len(ends), -(-max(ends.values()) // CHUNK)), np.int32)
+        for table, (sequence, end) in zip(tables, ends.items(), strict=True):
+            pages = self._pages.table(sequence, end)[: len(table)]
+            table[: len(pages)] = pages
         numbers = {sequence: number for number, sequence in enumerate(ends)}
-        rows = [
-            (position, numbers[sequence], ends[sequence])
-            for position, sequence in zip(batch.positions, batch.sequences, strict=True)
-        ]
-        upload = self._device.upload
-        places, outputs = np.array(rows, np.int32), np.array(batch.outputs, np.int32)
-        spans = self._recurrences.spans(batch) if self._recurs else None
-        return Pass(batch, given, chunks, upload(places), upload(tables), upload(outputs), spans)
+        places = [(p, numbers[s], ends[s]) for p, s in zip(batch.positions, batch.sequences, strict=True)]
+        arrays = {"rows": np.array(places, np.int32), "tables": tables, "outputs": np.array(batch.outputs, np.int32)}
+        if self._averages:
+            spans = whole_spans(batch)
+            arrays["means"] = np.array([spans[batch.sequences[row]] for row in batch.outputs], np.int32).reshape(-1, 2)
+        return arrays
 
     def _count(self, node: Node, about: Pass) -> int:
         """Rows of a node."""
-        return len(about.batch.outputs if node.rows == OUTPUT_ROWS else about.batch.tokens)
+        return about.outputs if node.rows == OUTPUT_ROWS else about.rows
 
     def _fetched(self, node: Node, about: Pass) -> F32:
-        out = np.zeros((self._count(node, about), node.width), np.float32)
-        if out.size:
-            self._device.read(self._slots.of(node), out)
-        return out
+        rows, width = self._count(node, about), node.width
+        if rows == 0:
+            return np.zeros((0, width), np.float32)
+        if len(self._logits) < 4 * rows * width:
+            self._logits = self._device.pinned(4 * rows * width)
+        found = self._logits[: 4 * rows * width]
+        self._device.read(self._slots.of(node), found)
+        self._inputs.arrived()
+        return found.view(np.float32).reshape(rows, width).copy()
 
     def _elements(self, name: str, node: Node, about: Pass, *more: Memory | np.generic) -> None:
         """A kernel of elementwise.cu: a node's elements from those of its inputs."""
@@ -142,18 +184,6 @@ class Executor:
         )
 
     # ---- operations
-
-    def _table(self, node: Node, about: Pass) -> None:
-        """Rows of a table stay in the file, and are decoded on the host."""
-        table, batch = node["table"], about.batch
-        wanted = {"embed": batch.tokens, "positions": batch.positions, "first_row": (0,) * len(batch.tokens)}
-        with default_rounding():
-            rows = by_type(table.ggml_type, table.name).decode(table.data[np.array(wanted[node.op], np.int64)])
-        self._device.write(self._slots.of(node), np.ascontiguousarray(rows))
-
-    def _given(self, node: Node, about: Pass) -> None:
-        assert about.given is not None
-        self._device.write(self._slots.of(node), np.ascontiguousarray(about.given))
 
     def _scale(self, node: Node, about: Pass) -> None:
         self._elements("scale_rows", node, about, np.float32(node["factor"]))
@@ -185,13 +215,10 @@ class Executor:
         self._elements("join_heads", node, about, *map(np.int32, (*widths, heads, shared)))
 
     def _outputs(self, node: Node, about: Pass) -> None:
-        self._elements("take_rows", node, about, about.outputs, np.int32(node.width))
+        self._elements("take_rows", node, about, about.arrays["outputs"], np.int32(node.width))
 
     def _average(self, node: Node, about: Pass) -> None:
-        spans = whole_spans(about.batch)
-        of_outputs = [spans[about.batch.sequences[output]] for output in about.batch.outputs]
-        memory = self._device.upload(np.array(of_outputs, np.int32))
-        self._elements("average_rows", node, about, memory, np.int32(node.width))
+        self._elements("average_rows", node, about, about.arrays["means"], np.int32(node.width))
 
     def _layer_norm(self, node: Node, about: Pass) -> None:
         weight, bias = self._weights.vector(node["weight"]), node["bias"]
@@ -216,21 +243,8 @@ class Executor:
         half, shape = len(rope.frequencies), (node.width, node["head_dim"])
         sizes = map(np.int32, (*shape, half, rope.first, rope.interleaved))
         count = self._count(node, about) * node.width
-        memory = self._slots.of(node), self._slots.of(node.inputs[0]), self._turned(rope, about)
+        memory = self._slots.of(node), self._slots.of(node.inputs[0]), about.arrays[self._host_rows.turned(rope)]
         self._launches.each("rope", "rope", count, *memory, *sizes)
-
-    def _turned(self, rope: Rope, about: Pass) -> Memory:
-        """Cosines, then sines, of each row's position: float32 [T, 2 * pairs]."""
-        if rope not in self._rope_rows:
-            known, needed = self._ropes.get(rope), max(about.batch.positions) + 1
-            if known is None or len(known) < needed:
-                start = 0 if known is None else len(known)
-                size = max(-(-needed // CHUNK) * CHUNK, 2 * start)
-                with default_rounding():
-                    new = np.concatenate(rope_tables.table(rope, start, size - start), axis=1)
-                known = self._ropes[rope] = new if known is None else np.concatenate([known, new])
-            self._rope_rows[rope] = self._device.upload(known[np.array(about.batch.positions, np.int64)])
-        return self._rope_rows[rope]
 
     # ---- products
 
@@ -255,25 +269,22 @@ class Executor:
     # ---- recurrences
 
     def _short_conv(self, node: Node, about: Pass) -> None:
-        assert about.spans is not None
         y, x = (self._slots.of(part) for part in (node, *node.inputs))
-        self._recurrences.short_conv(y, x, about.spans, node)
+        self._recurrences.short_conv(y, x, about.arrays, node)
 
     def _scan(self, node: Node, about: Pass) -> None:
-        assert about.spans is not None
         y, x, dt = (self._slots.of(part) for part in (node, *node.inputs))
-        self._recurrences.scan(y, x, dt, about.spans, node)
+        self._recurrences.scan(y, x, dt, about.arrays, node)
 
     def _delta(self, node: Node, about: Pass) -> None:
-        assert about.spans is not None
         inputs = tuple(self._slots.of(source) for source in node.inputs)
-        self._recurrences.delta(self._slots.of(node), inputs, self._count(node, about), about.spans, node)
+        self._recurrences.delta(self._slots.of(node), inputs, self._count(node, about), about.arrays, node)
 
     # ---- attention
 
     def _attend(self, node: Node, about: Pass) -> None:
         spec, q, rows = node["spec"], node.inputs[0], self._count(node, about)
-        where = about.rows, about.tables
+        where = about.arrays["rows"], about.arrays["tables"]
         keys, values = self._pages.keys(spec.layer), self._pages.values(spec.layer)
         for source, target in zip(node.inputs[1:], (keys, values), strict=False):
             sizes = np.int32(source.width), np.int32(about.chunks)
@@ -293,7 +304,7 @@ class Executor:
             )  # fmt: skip
             merged = node["sinks"] is not None, first, spec.heads, *shape[3:]
             self._launches.groups(
-                "attention", "attention_merge", count * spec.heads, self._slots.of(node), partials, about.rows,
+                "attention", "attention_merge", count * spec.heads, self._slots.of(node), partials, where[0],
                 partials if sinks is None else sinks, *map(np.int32, merged),
             )  # fmt: skip
 
@@ -307,8 +318,10 @@ VECTORS = {
 }
 """Values of nodes that are decoded to float32."""
 
-OPS = frozenset(TABLES).union(
-    ("given", "scale", "softcap", "add", "mul", "activate", "gated", "cut", "join", "outputs", "average", "tap"),
+FROM_HOST = (*TABLES, "given")
+
+OPS = frozenset(FROM_HOST).union(
+    ("scale", "softcap", "add", "mul", "activate", "gated", "cut", "join", "outputs", "average", "tap"),
     ("norm", "layer_norm", "rope", "linear", "linear_heads", "route", "experts", "attend"),
     ("short_conv", "scan", "delta"),
 )

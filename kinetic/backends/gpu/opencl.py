@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetic.backends.gpu import self_test
-from kinetic.backends.gpu.device import Memory
+from kinetic.backends.gpu.device import Memory, Recording
 from kinetic.backends.gpu.source import OPENCL_OPTIONS, kernel_source
 from kinetic.bits import F32
 from kinetic.errors import KineticError, OutOfMemory, UsageError
@@ -26,6 +28,9 @@ NEEDED = {
 }
 
 SELF_TEST_LANES = 64
+
+Call = tuple[Callable[..., Any], tuple[Any, ...]]
+"""What a recording is made of: a function of OpenCL, and its arguments."""
 
 
 def devices() -> list[cl.Device]:
@@ -77,10 +82,14 @@ class Device:
             raise UsageError(f"OpenCL device '{device.name}' lacks {', '.join(lacks)}", name="DEVICE_REFUSED")
         self.name: str = device.name
         self.version: str = device.version
+        self.alignment = max(64, device.mem_base_addr_align // 8)
+        self.allocations = 0
         self._context = cl.Context([device])
         self._queue = cl.CommandQueue(self._context)
         self._kernels: dict[tuple[str, str], cl.Kernel] = {}
         self._programs: dict[str, cl.Program] = {}
+        self._recording: list[Call] | None = None
+        self._sent: cl.Event = None
         if failed := self.failures(kernel_source("self_test")):
             raise UsageError(
                 f"OpenCL device '{device.name}' computes other bits than the reference in: {', '.join(failed)}",
@@ -127,10 +136,26 @@ class Device:
     # ---- device.Device
 
     def memory(self, size: int) -> Memory:
+        self.allocations += 1
         try:
             return cl.Buffer(self._context, cl.mem_flags.READ_WRITE, max(size, 1))
         except cl.Error as error:
             raise self._too_large(size) from error
+
+    def part(self, memory: Memory, offset: int, size: int) -> Memory:
+        try:
+            return memory.get_sub_region(offset, size)
+        except cl.Error as error:
+            raise self._failed(error) from error
+
+    def pinned(self, size: int) -> NDArray[np.uint8]:
+        flags, access = cl.mem_flags, cl.map_flags
+        try:
+            memory = cl.Buffer(self._context, flags.READ_WRITE | flags.ALLOC_HOST_PTR, max(size, 1))
+            shape, rights = (max(size, 1),), access.READ | access.WRITE
+            return cl.enqueue_map_buffer(self._queue, memory, rights, 0, shape, np.uint8)[0][:size]
+        except cl.Error as error:
+            raise self._failed(error) from error
 
     def upload(self, values: np.ndarray) -> Memory:
         memory = self.memory(values.nbytes)
@@ -138,13 +163,25 @@ class Device:
         return memory
 
     def write(self, memory: Memory, values: np.ndarray, offset: int = 0) -> None:
+        self._not_recording()
         self._copy(memory, values, values.nbytes, dst_offset=offset)
 
+    def send(self, memory: Memory, values: NDArray[np.uint8]) -> None:
+        self._not_recording()
+        try:
+            self._sent = cl.enqueue_copy(self._queue, memory, values, is_blocking=False)  # waited for where it is lost
+        except cl.Error as error:
+            raise self._failed(error) from error
+
     def read(self, memory: Memory, values: np.ndarray, offset: int = 0) -> None:
+        self._not_recording()
         self._copy(values, memory, values.nbytes, src_offset=offset)
 
     def copy(self, target: Memory, source: Memory, size: int) -> None:
-        self._copy(target, source, size, byte_count=size)
+        if self._recording is not None:
+            self._recording.append((self.copy, (target, source, size)))
+        else:
+            self._copy(target, source, size, byte_count=size)
 
     def _copy(self, target: Memory, source: Memory, size: int, **where: int) -> None:
         if size == 0:
@@ -153,9 +190,20 @@ class Device:
             cl.enqueue_copy(self._queue, target, source, **where)
         except cl.MemoryError as error:  # some drivers take the memory only now
             raise self._too_large(size) from error
+        except cl.Error as error:
+            raise self._failed(error) from error
 
     def _too_large(self, size: int) -> OutOfMemory:
         return OutOfMemory(f"OpenCL device '{self.name}' has no memory for {size / 2**20:.1f} MiB more")
+
+    def _failed(self, error: cl.Error) -> KineticError:
+        if isinstance(error, cl.MemoryError):
+            return OutOfMemory(f"OpenCL device '{self.name}' has no memory left for its kernels")
+        return KineticError(f"OpenCL device '{self.name}' failed: {error}", name="DEVICE_FAILED")
+
+    def _not_recording(self) -> None:
+        if self._recording is not None:
+            raise KineticError("memory of the host can't be part of a recording")
 
     def kernel(self, source: str, name: str) -> cl.Kernel:
         if (source, name) not in self._kernels:
@@ -165,10 +213,37 @@ class Device:
         return self._kernels[source, name]
 
     def launch(self, kernel: cl.Kernel, groups: int, lanes: int, *arguments: Memory | np.generic) -> None:
+        sizes = (groups * lanes,), (lanes,)
         try:
-            kernel(self._queue, (groups * lanes,), (lanes,), *arguments)
-        except cl.MemoryError as error:
-            raise OutOfMemory(f"OpenCL device '{self.name}' has no memory left for its kernels") from error
+            if self._recording is not None:  # arguments stay with a kernel: each launch has its own
+                kernel = cl.Kernel(kernel.program, kernel.function_name)
+                kernel.set_args(*arguments)
+                self._recording.append((cl.enqueue_nd_range_kernel, (self._queue, kernel, *sizes)))
+            else:
+                kernel(self._queue, *sizes, *arguments)
+        except cl.Error as error:
+            raise self._failed(error) from error
+
+    def record(self, work: Callable[[], None]) -> Recording | None:
+        recording: list[Call] = []
+        self._recording = recording
+        try:
+            work()
+        except Exception:  # what is wrong shows when it is done without
+            return None
+        finally:
+            self._recording = None
+        return recording
+
+    def replay(self, recording: Recording) -> None:
+        try:
+            for call, arguments in recording:
+                call(*arguments)
+        except cl.Error as error:
+            raise self._failed(error) from error
 
     def finish(self) -> None:
-        self._queue.finish()
+        try:
+            self._queue.finish()
+        except cl.Error as error:
+            raise self._failed(error) from error

@@ -11,14 +11,16 @@ from numpy.typing import NDArray
 from kinetic.backends.base import Attention, Snapshot, State
 from kinetic.backends.checks import check_given, check_table, split
 from kinetic.backends.gpu.device import Device
-from kinetic.backends.gpu.executor import OPS, TABLES, Executor
+from kinetic.backends.gpu.device_states import DeviceStates
+from kinetic.backends.gpu.executor import OPS, Executor
 from kinetic.backends.gpu.expert_cache import ExpertOffload
 from kinetic.backends.gpu.experts import Mixtures
+from kinetic.backends.gpu.host_rows import TABLES
 from kinetic.backends.gpu.pages import Pages
 from kinetic.backends.graph import Node, matrices
 from kinetic.backends.reference.candidates import candidates
 from kinetic.backends.reference.functions import exp32
-from kinetic.backends.states import StateStore, check_snapshot
+from kinetic.backends.states import check_snapshot
 from kinetic.backends.whole import needs_whole, whole_spans
 from kinetic.bits import F32
 from kinetic.errors import KineticError, UnsupportedModel
@@ -40,7 +42,7 @@ class GpuProgram:
         require_kernels(device, nodes)
         self._device = device
         self._layers = tuple({spec.layer: spec for spec in layers}.values())
-        self._states = StateStore(states)
+        self._states = DeviceStates(device, states)
         self._is_whole = needs_whole(layers, nodes)
         self._pages = Pages(device, self._layers)
         products = {weight.name for weight in matrices(nodes)}

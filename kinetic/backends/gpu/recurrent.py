@@ -1,45 +1,46 @@
-"""Recurrences on a device. Their states stay on the host between passes, where marks and snapshots are."""
+"""Recurrences on a device, over states that stay there (device_states.py)."""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetic.backends.base import ACTIVATIONS, Delta, Scan, State
 from kinetic.backends.gpu.device import Memory
+from kinetic.backends.gpu.device_states import DeviceStates
 from kinetic.backends.gpu.launches import Launches
 from kinetic.backends.gpu.weights import DeviceWeights
 from kinetic.backends.graph import Node
-from kinetic.backends.states import StateStore
 from kinetic.types import Batch
 
-
-class Spans(NamedTuple):
-    """The rows of each sequence of a batch: ``order`` and ``spans`` of kernels/recurrent.cu."""
-
-    sequences: tuple[int, ...]
-    order: Memory
-    spans: Memory
+Arrays = Mapping[str, Memory]
 
 
 class Recurrences:
-    """Methods take the memory of the result and of the inputs. All rows of a batch take part."""
+    """Methods take the memory of the result, of the inputs, and of a pass's arrays. All rows of a batch take part."""
 
-    def __init__(self, launches: Launches, weights: DeviceWeights, states: StateStore) -> None:
+    def __init__(self, launches: Launches, weights: DeviceWeights, states: DeviceStates) -> None:
         self._launches, self._weights, self._states = launches, weights, states
-        self._device = launches.device
+        self._sequences = 0
 
-    def spans(self, batch: Batch) -> Spans:
+    def arrays(self, batch: Batch) -> dict[str, NDArray[np.int32]]:
+        """'order' and 'spans' of kernels/recurrent.cu, where there are states; those are on the device then. Raises
+        OutOfMemory."""
+        if not self._states.states:
+            return {}
         rows: dict[int, list[int]] = {}
         for t, sequence in enumerate(batch.sequences):
             rows.setdefault(sequence, []).append(t)
-        order = np.array([t for own in rows.values() for t in own], np.int32)
-        counts = [len(own) for own in rows.values()]
-        firsts = np.cumsum([0, *counts[:-1]])  # exact: integers
-        spans = np.array([*zip(firsts, counts, strict=True)], np.int32)
-        return Spans(tuple(rows), self._device.upload(order), self._device.upload(spans))
+        spans: list[tuple[int, int, int]] = []
+        order: list[int] = []
+        for own, place in zip(rows.values(), self._states.places(rows), strict=True):
+            spans.append((len(order), len(own), place))
+            order += own
+        self._sequences = len(spans)
+        return {"order": np.array(order, np.int32), "spans": np.array(spans, np.int32)}
 
     def prepare(self, node: Node) -> None:
         """Copy the vectors that a node reads to the device."""
@@ -55,37 +56,27 @@ class Recurrences:
         for weight in vectors:
             self._weights.vector(weight)
 
-    def _taken(self, state: State, spans: Spans) -> Memory:
-        """The states of the batch's sequences on the device, one after another."""
-        memory = self._launches.scratch("states", 4 * state.size * len(spans.sequences))
-        for number, sequence in enumerate(spans.sequences):
-            self._device.write(memory, self._states.view(sequence, state), 4 * state.size * number)
-        return memory
+    def _each(self, name: str, arrays: Arrays, node: Node, state: State, *arguments: Memory | np.generic) -> None:
+        """A kernel whose lanes own a channel of a sequence each."""
+        where = np.int32(self._states.size // 4), np.int32(self._states.offset(state) // 4)
+        memory = self._states.arena, arrays["order"], arrays["spans"], *where
+        self._launches.each("recurrent", name, self._sequences * node.width, *memory, *arguments)
 
-    def _put_back(self, state: State, spans: Spans, memory: Memory) -> None:
-        for number, sequence in enumerate(spans.sequences):
-            self._device.read(memory, self._states.view(sequence, state), 4 * state.size * number)
-
-    def short_conv(self, y: Memory, x: Memory, spans: Spans, node: Node) -> None:
-        state, weight, bias = node["state"], node["weight"], node["bias"]
-        memory, taps = self._taken(state, spans), self._weights.vector(weight)
+    def short_conv(self, y: Memory, x: Memory, arrays: Arrays, node: Node) -> None:
+        weight, bias = node["weight"], node["bias"]
+        taps = self._weights.vector(weight)
         kind = ACTIVATIONS.index(node["activation"]) if node["activation"] else -1
         numbers = map(np.int32, (bias is not None, kind, *weight.shape))
         sides = taps, taps if bias is None else self._weights.vector(bias)
-        count = len(spans.sequences) * node.width
-        self._launches.each("recurrent", "short_conv", count, y, x, memory, *spans[1:], *sides, *numbers)
-        self._put_back(state, spans, memory)
+        self._each("short_conv", arrays, node, node["state"], y, x, *sides, *numbers)
 
-    def scan(self, y: Memory, x: Memory, dt: Memory, spans: Spans, node: Node) -> None:
+    def scan(self, y: Memory, x: Memory, dt: Memory, arrays: Arrays, node: Node) -> None:
         spec: Scan = node["spec"]
-        memory = self._taken(node["state"], spans)
         vectors = map(self._weights.vector, (spec.a, spec.d, spec.dt_bias))
         numbers = map(np.int32, (spec.heads, spec.head_dim, spec.groups, spec.size))
-        count = len(spans.sequences) * node.width
-        self._launches.each("recurrent", "scan", count, y, x, dt, memory, *spans[1:], *vectors, *numbers)
-        self._put_back(node["state"], spans, memory)
+        self._each("scan", arrays, node, node["state"], y, x, dt, *vectors, *numbers)
 
-    def delta(self, y: Memory, inputs: tuple[Memory, ...], rows: int, spans: Spans, node: Node) -> None:
+    def delta(self, y: Memory, inputs: tuple[Memory, ...], rows: int, arrays: Arrays, node: Node) -> None:
         spec: Delta = node["spec"]
         q, k, *rest = inputs
         groups, eps = rows * spec.key_heads, np.float32(spec.eps)
@@ -94,9 +85,6 @@ class Recurrences:
             normed.append(self._launches.scratch(name, 4 * groups * spec.width))
             numbers = np.int32(spec.width), eps, np.float32(factor)
             self._launches.groups("recurrent", "l2_norm", groups, normed[-1], source, *numbers)
-        memory = self._taken(spec.state, spans)
         vectors = map(self._weights.vector, (spec.a, spec.bias))
         sizes = map(np.int32, (spec.heads, spec.key_heads, spec.width))
-        count = len(spans.sequences) * node.width
-        self._launches.each("recurrent", "delta", count, y, *normed, *rest, memory, *spans[1:], *vectors, *sizes)
-        self._put_back(spec.state, spans, memory)
+        self._each("delta", arrays, node, spec.state, y, *normed, *rest, *vectors, *sizes)
