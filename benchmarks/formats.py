@@ -31,18 +31,18 @@ ROWS = 64
 HEAD = "| format | MB | tokens/s | GB/s | llama.cpp | GB/s | ratio |\n| --- | --: | --: | --: | --: | --: | --: |"
 
 
-def recipe(kind: str) -> Recipe:
+def recipe(kind: str, sizes: Sizes = SIZES) -> Recipe:
     tokenizer = byte_level()
-    tensors = [matrix("token_embd", len(tokenizer["tokenizer.ggml.tokens"]), SIZES.width, 3.0)]
-    tensors.append(norm("output_norm", SIZES.width))
-    for number in range(SIZES.layers):
-        tensors += layer(number, SIZES, ("attn_norm", "ffn_norm"), normed_heads=True)
-    return Recipe(settings("qwen3", SIZES) | tokenizer, tensors, {"": kind}, seed=31)
+    tensors = [matrix("token_embd", len(tokenizer["tokenizer.ggml.tokens"]), sizes.width, 3.0)]
+    tensors.append(norm("output_norm", sizes.width))
+    for number in range(sizes.layers):
+        tensors += layer(number, sizes, ("attn_norm", "ffn_norm"), normed_heads=True)
+    return Recipe(settings("qwen3", sizes) | tokenizer, tensors, {"": kind}, seed=31)
 
 
-def write(kind: str, path: Path) -> Path:
+def write(kind: str, path: Path, sizes: Sizes = SIZES) -> Path:
     """A model file whose matrices are all of format ``kind``."""
-    model = recipe(kind)
+    model = recipe(kind, sizes)
     return gguf_file.write(
         path, gguf_file.to_bytes(model.metadata, [_stored(tensor, kind) for tensor in model.tensors])
     )

@@ -1,12 +1,14 @@
-"""A device's bits against the CPU's, and its times against what its memory can copy.
+"""A device's bits against the CPU's, and its times against its own copy bandwidth and peaks.
 
     python -m benchmarks.gpu                      times of the best device: CUDA, else an OpenCL GPU
     python -m benchmarks.gpu --check              the bits first, of products and of small models of every family
     python -m benchmarks.gpu --device opencl:1    of this one
     python -m benchmarks.gpu --model FILE.gguf    and tokens a second of a model
+    python -m benchmarks.gpu --only-check         the bits alone
 
-Exits with 1 where a bit differs. Where there is no GPU it runs through PoCL: slowly, and with the same bits. On a GPU
-all of it should take a few minutes, most of them for compiling.
+Exits with 1 where a bit differs. Where there is no GPU it runs through PoCL: slowly, on small sizes, and with the same
+bits. On a GPU all of it should take less than ten minutes, most of them for compiling. The tables are Markdown, as
+docs/PERFORMANCE.md has them.
 """
 
 from __future__ import annotations
@@ -15,18 +17,21 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks import formats, gpu_rates
+from conformance.recipes.model import Sizes
 from kinetic import models
 from kinetic.backends import open_backend
-from kinetic.backends.base import Attention, Backend
+from kinetic.backends.base import Backend
 from kinetic.backends.gpu import GpuBackend, choose
 from kinetic.backends.gpu.device import Device
+from kinetic.backends.gpu.weights import matrix_bytes
+from kinetic.backends.graph import trace
 from kinetic.backends.reference import ReferenceBackend
 from kinetic.errors import UnsupportedModel
 from kinetic.loader import open_model_file
@@ -35,43 +40,28 @@ from tests.support.backends import inputs, rows_of, same
 from tests.support.blocks import FORMATS, normals, random_weight
 from tests.support.whole_models import WRITERS
 
-ENOUGH = 0.3
-"""Seconds that something is repeated for."""
+BILLION = Sizes(16, 2048, 32, 8, 64, 8192)
+"""0.97 billion weights in the layers, as Llama 3.2 1B has them; nearly none in the vocabulary."""
 
-
-def seconds(device: Device, step: Callable[[], object]) -> float:
-    """Of one step, the first one aside."""
-    step()
-    device.finish()
-    start, count = time.perf_counter(), 0
-    while count < 3 or time.perf_counter() - start < ENOUGH:
-        step()
-        device.finish()
-        count += 1
-    return (time.perf_counter() - start) / count
-
-
-def copy_bandwidth(device: Device, size: int) -> float:
-    """Bytes a second, read and written."""
-    source, target = device.memory(size), device.memory(size)
-    return 2 * size / seconds(device, lambda: device.copy(target, source, size))
+SMALL = Sizes(2, 256, 4, 2, 64, 512)
 
 
 # ---- bits
 
 
 def check_products(device: Device) -> int:
-    """Formats whose product has a bit that is not the reference's."""
+    """Formats whose product has a bit that is not the reference's: of few rows, and of more than one tile."""
     wrong = 0
-    x = normals(1, 9, 768)
     for name in FORMATS:
         weight = random_weight("w", name, 37, 768, seed=3)
-        loaded = [
-            backend.load(lambda ops, w=weight: ops.linear(inputs(ops, x), w), ())
-            for backend in (GpuBackend(device), ReferenceBackend())
-        ]
-        found, expected = (program.run(rows_of(9)) for program in loaded)
-        wrong += report(f"product {name}", bool(same(found, expected).all()))
+        for rows in (9, 70):
+            x = normals(1, rows, 768)
+            loaded = [
+                backend.load(lambda ops, x=x, w=weight: ops.linear(inputs(ops, x), w), ())
+                for backend in (GpuBackend(device), ReferenceBackend())
+            ]
+            found, expected = (program.run(rows_of(rows)) for program in loaded)
+            wrong += report(f"product {name}, {rows} rows", bool(same(found, expected).all()))
     return wrong
 
 
@@ -108,64 +98,69 @@ def report(what: str, is_right: bool) -> int:
 # ---- times
 
 
-def time_products(device: Device, size: int, copied: float) -> None:
-    print(f"\nproducts with a weight [{size}, {size}]: one row against the copy bandwidth; 64 rows")
-    for name, fmt in FORMATS.items():
-        weight = random_weight("w", name, size, size, seed=3)
-        took = {rows: time_one(device, weight, rows, size) for rows in (1, 64)}
-        bytes_read = size * size // fmt.BLOCK * fmt.BYTES
-        rate, operations = bytes_read / took[1], 2 * 64 * size * size / took[64]
-        print(
-            f"  {name:8} {took[1] * 1e6:10.1f} us {rate / 1e9:8.2f} GB/s {100 * rate / copied:6.1f} %"
-            f"   {took[64] * 1e6:12.1f} us {operations / 1e12:8.3f} T operations/s",
-            flush=True,
-        )
+def time_kernels(device: Device, sizes: gpu_rates.Sizes) -> gpu_rates.Limits:
+    known = gpu_rates.limits(device, sizes)
+    print(
+        f"\ncopies {known.copies / 1e9:.1f} GB/s, read and written; int8 products {known.int8 / 1e12:.2f} Top/s; "
+        f"float32 {known.float32 / 1e12:.2f} Top/s\n\nweights [{sizes.outputs}, {sizes.width}]\n\n{gpu_rates.HEAD}"
+    )
+    for part in (
+        gpu_rates.products_of(device, known, sizes, list(FORMATS)),
+        gpu_rates.others(device, known, sizes),
+        gpu_rates.attention(device, known, sizes),
+    ):
+        for line in part:
+            print(line, flush=True)
+    print()
+    for line in gpu_rates.where_tiles_begin(device, sizes, "Q4_K"):
+        print(line, flush=True)
+    return known
 
 
-def time_one(device: Device, weight: object, rows: int, size: int) -> float:
-    """Seconds of the product alone: what a program takes beside it is taken off."""
-    backend, x = GpuBackend(device), normals(1, rows, size)
-    whole = backend.load(lambda ops: ops.linear(inputs(ops, x), weight), ())
-    least = backend.load(lambda ops: ops.scale(inputs(ops, x), 1.0), ())
-    took = [seconds(device, lambda p=program: p.run(rows_of(rows))) for program in (whole, least)]
-    return max(took[0] - took[1], 1e-7)
-
-
-def time_attention(device: Device, positions: int) -> None:
-    spec = Attention(0, 32, 8, 128, 0.088)
-    x, kv = normals(1, 1, 32 * 128), normals(2, 1, 8 * 128)
-
-    def forward(ops):  # type: ignore[no-untyped-def]
-        return ops.attend(inputs(ops, x, "q"), inputs(ops, kv, "k"), inputs(ops, kv, "v"), spec)
-
-    program = GpuBackend(device).load(forward, (spec,))
-    took = seconds(device, lambda: program.run(Batch((0,), (positions - 1,), (0,), (0,))))
-    read = 2 * 2 * positions * 8 * 128
-    rate = f"{took * 1e6:.1f} us, {read / took / 1e9:.2f} GB/s"
-    print(f"\nattention of one row over {positions} keys, 32 heads, 8 of keys: {rate}")
-
-
-def time_model(backend: Backend, path: Path) -> None:
+def time_model(backend: Backend, path: Path, copies: float, rows: int) -> None:
+    """One prompt and single tokens behind it, beside what reading the weights alone would take."""
     with open_model_file(path) as file:
         family = models.build(file.gguf, file.weights)
+        nodes = trace(family.forward)
+        weights = {node["weight"].name: node["weight"] for node in nodes if node.op == "linear"}
+        floor = sum(map(matrix_bytes, weights.values())) / copies
         start = time.perf_counter()
-        program = backend.load(family.forward, family.attention, print, None, family.states)
+        program = backend.load(family.forward, family.attention, None, None, family.states)
         print(f"\n{path.name}: loaded in {time.perf_counter() - start:.1f} s")
-        for rows, repeats in ((64, 4), (1, 16)):
-            program.run(Batch((1,) * rows, tuple(range(rows)), (0,) * rows, ()))
-            start = time.perf_counter()
-            for number in range(repeats):
-                positions = range(rows * (number + 1), rows * (number + 2))
-                program.run(Batch((1,) * rows, tuple(positions), (0,) * rows, (rows - 1,)))
-            print(f"  {rows} rows at once: {rows * repeats / (time.perf_counter() - start):.1f} tokens/s")
+        took = [time_pass(program, rows), time_pass(program, 1)]
         program.close()
+    print(
+        f"\n| | time | tokens/s |\n| --- | --: | --: |\n"
+        f"| prompt of {rows} | {took[0] * 1e3:.2f} ms | {rows / took[0]:.0f} |\n"
+        f"| one token | {took[1] * 1e3:.2f} ms | {1 / took[1]:.1f} |\n"
+        f"| its weights at the copy bandwidth | {floor * 1e3:.2f} ms | {100 * floor / took[1]:.0f} % of the time |"
+    )
+
+
+def time_pass(program: object, rows: int) -> float:
+    """The shortest of five passes; each continues the sequence of the one before."""
+    took, at = [], program.length(0)  # type: ignore[attr-defined]
+    for _ in range(6):
+        batch = Batch((1,) * rows, tuple(range(at, at + rows)), (0,) * rows, (rows - 1,))
+        start = time.perf_counter()
+        program.run(batch)  # type: ignore[attr-defined]
+        took.append(time.perf_counter() - start)
+        at += rows
+    return min(took[1:])
+
+
+def time_random_model(device: Device, copies: float, is_graphics: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        kind, sizes = "Q4_K", BILLION if is_graphics else SMALL
+        path = formats.write(kind, Path(folder) / f"random-{kind}.gguf", sizes)
+        time_model(GpuBackend(device), path, copies, 512 if is_graphics else 70)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="", metavar="NAME", help="opencl[:N] or cuda[:N]")
     parser.add_argument("--check", action="store_true", help="compare bits first")
-    parser.add_argument("--size", type=int, default=0, metavar="N", help="rows of the weights, a multiple of 256")
+    parser.add_argument("--only-check", action="store_true", help="and measure nothing")
     parser.add_argument("--model", type=Path, metavar="FILE", help="time this model too")
     options = parser.parse_args()
     name = options.device or choose.best(print)
@@ -174,19 +169,19 @@ def main() -> int:
         name = "opencl"
     device = choose.open_named(name)
     print(f"{name}: {device.name}, which passed the self-test")
-    if options.check:
+    if options.check or options.only_check:
         with tempfile.TemporaryDirectory() as folder:
             wrong = check_products(device) + check_models(device, Path(folder))
         if wrong:
             print(f"{wrong} of them are wrong, so no time is worth measuring")
             return 1
-    on_processor = name.startswith("opencl") and not choose.is_graphics(name)
-    copied = copy_bandwidth(device, (64 if on_processor else 1024) << 20)
-    print(f"\ncopies {copied / 1e9:.1f} GB/s, read and written")
-    time_products(device, options.size or (1024 if on_processor else 8192), copied)
-    time_attention(device, 512 if on_processor else 4096)
+    if options.only_check:
+        return 0
+    is_graphics = choose.is_graphics(name)
+    known = time_kernels(device, gpu_rates.GPU if is_graphics else gpu_rates.PROCESSOR)
+    time_random_model(device, known.copies, is_graphics)
     if options.model:
-        time_model(GpuBackend(device), options.model)
+        time_model(GpuBackend(device), options.model, known.copies, 512 if is_graphics else 70)
     return 0
 
 

@@ -12,9 +12,6 @@ from kinetic.types import Batch
 from tests.support.backends import assert_same, inputs
 from tests.support.blocks import FORMATS, float_weight, random_weight
 
-KINDS = ("Q4_0", "Q4_1", "Q4_K", "Q2_K", "Q6_K", "NVFP4", "BF16", "F16", "F32")
-"""Formats with all that a product can be made of."""
-
 EDGES = np.array(
     [0, -0.0, 1e-45, -1e-40, 2.0**-126, 0.3, -0.6249, 0.625, 1, -1, 6.99, 7.01, -7.01, 9, 20, -20, 87, -88.5, 104, -110,
      1e5, -65519.9, 65520, 3.4e38, -3.4e38, np.inf, -np.inf, np.nan, 6.1e-5, 5.9e-8, 2.9e-8, 3.1e-8],
@@ -88,12 +85,9 @@ def test_rope(device, interleaved):
     both(device, lambda ops: ops.rope(inputs(ops, a), rope, 20), batch)
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in FORMATS if name not in KINDS]
-
-
-@pytest.mark.parametrize("name", [*KINDS, *SLOW])
-def test_products_of_every_format(device, name):
-    """Rows in more than one group, a whole chunk and a half, an odd number of outputs; with and without a bias."""
+@pytest.mark.parametrize("name", ["Q4_1", "BF16"])
+def test_products_and_biases(device, name):
+    """Rows in more than one group, a whole chunk and a half, an odd number of outputs."""
     fmt = FORMATS[name]
     width = 512 if fmt.BLOCK == 256 else 384
     a = numbers(11, width, 7)

@@ -22,7 +22,7 @@ LANES = 32
 def matmul(device):
     def run(activations: Activations, raw: np.ndarray, lanes: int = LANES, fmt=q4_1) -> np.ndarray:
         program = device.kernel(matmul_source(fmt), "matmul")
-        q, d = activations.q.astype(np.int8), np.ascontiguousarray(activations.d)
+        q, d = activations.q.astype(np.int8), beside(activations)
         out = np.full((len(d), len(raw)), np.nan, np.float32)
         sizes = map(np.int32, (len(d), len(raw), d.shape[1]))
         memory = [device.upload(values) for values in (out, q, d, raw)]
@@ -66,6 +66,12 @@ def _in_pages(side: np.ndarray, chunks: int) -> np.ndarray:
 
 
 # --- matmul ---
+
+
+def beside(activations: Activations) -> np.ndarray:
+    """float32 [rows, blocks, 2]: scales, then the sums of two halves in 16 bits each."""
+    halves = activations.q.reshape(*activations.d.shape, 2, BLOCK // 2).sum(axis=-1).astype(np.int16)
+    return np.stack([activations.d, np.ascontiguousarray(halves).view(np.float32)[..., 0]], axis=-1)
 
 
 def activations(rows: int, k: int) -> np.ndarray:

@@ -10,13 +10,16 @@ from pathlib import Path
 import pytest
 
 from kinetic.backends import gpu
-from kinetic.backends.gpu.source import CUDA_OPTIONS, kernel_source, matmul_source
+from kinetic.backends.gpu.source import CUDA_OPTIONS, kernel_source, matmul_source, packed_source, tile_source
 from tests.gpu import test_format_snippets
 from tests.support import nvrtc
 from tests.support.blocks import FORMATS
 
-KINDS = ("Q4_1", "Q4_K", "Q2_K", "NVFP4", "BF16")
+KINDS = ("Q4_K", "Q2_K", "NVFP4", "BF16")
 """Formats with all that a product can be made of; how the others are read is in tests of their own."""
+
+PACKED = ("Q4_0", "Q8_0", "Q5_K", "Q2_K", "Q3_K", "MXFP4", "NVFP4", "F16", "F32")
+"""Formats with all that packed weights can be made of."""
 
 SOURCES = {
     path.stem: kernel_source(path.stem)
@@ -24,14 +27,16 @@ SOURCES = {
     if not path.stem.startswith("matmul")
 }
 SOURCES |= {f"matmul of {name}": matmul_source(FORMATS[name]) for name in KINDS}
+SOURCES |= {f"packed {name}": packed_source(FORMATS[name]) for name in PACKED}
+SOURCES |= {f"tiles of {name}": tile_source(FORMATS[name]) for name in ("IQ1_M", "IQ1_S")}
 SOURCES |= {f"matmul of {name} of experts": matmul_source(FORMATS[name], experts=True) for name in ("Q4_K", "BF16")}
 
 EXACT = re.compile(
     r"(?:(?:add|sub|mul|div|rcp|sqrt|fma|cvt)\.rn|mov|selp|neg|abs|max|(?:ld|st)\.\w+(?:\.v\d)?|setp\.\w+|cvt\.rzi\.s32)"
-    r"\.f32(?:\.[su](?:16|32))?"
+    r"\.f32(?:\.[su](?:16|32))?|cvt\.f32\.f16"
 )
-"""Rounded once to nearest, or not at all. ``max`` is nvcc's for a select against -inf, and drops NaN like it. What is
-cut to an integer is the number of an expert, a whole one."""
+"""Rounded once to nearest, or not at all: every float16 is a float32. ``max`` is nvcc's for a select against -inf, and
+drops NaN like it. What is cut to an integer is the number of an expert, a whole one."""
 
 LOOSE = {"=true": "=false", "=false": "=true"}
 

@@ -23,6 +23,7 @@ from kinetic.types import Batch
 from tests.support.blocks import float_weight
 
 # Compiled kernels are kept from run to run, where the program itself would keep them.
+os.environ.setdefault("KINETIC_HOME", str(Path(__file__).resolve().parents[2] / ".kinetic"))
 os.environ.setdefault("KINETIC_KERNELS", str(Path(os.environ["KINETIC_HOME"]) / "kernels"))
 
 ROW_COUNTS = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 44, 45, 63, 64, 65, 255, 256, 257)

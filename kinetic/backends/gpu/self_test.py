@@ -19,7 +19,7 @@ from kinetic.bits import F32
 COUNT = 65536
 """Lanes of the kernel, one for each float16."""
 
-FUNCTIONS = ("multiply-add", "fma", "division", "square root", "exp", "float16")
+FUNCTIONS = ("multiply-add", "fma", "division", "square root", "exp", "float16", "int8 products", "bytes")
 """Rows of the kernel's output."""
 
 EDGES = (
@@ -42,7 +42,7 @@ EDGES = (
 )
 
 Run = Callable[[F32, F32, F32], F32]
-"""Kernel self_test on a device: a, b, c float32 [COUNT] -> float32 [6, COUNT]."""
+"""Kernel self_test on a device: a, b, c float32 [COUNT] -> float32 [8, COUNT]."""
 
 
 def failures(run: Run) -> list[str]:
@@ -64,11 +64,26 @@ def vectors() -> tuple[F32, F32, F32]:
 
 
 def expected(a: F32, b: F32, c: F32) -> F32:
-    """float32 [6, COUNT], in the order of FUNCTIONS."""
+    """float32 [8, COUNT], in the order of FUNCTIONS."""
     halves = np.arange(COUNT).astype(np.uint16).view(np.float16)
     with default_rounding(), np.errstate(all="ignore"):
         rows = a * b + c, fma32(a, b, c), a / b, np.sqrt(a), exp32(a), halves.astype(np.float32)
-    return np.stack(rows)
+    return np.stack([*rows, _int8_products(a, b, c), _bytes(a, b, c)])
+
+
+def _int8_products(a: F32, b: F32, c: F32) -> F32:
+    """Dot products of the four bytes of each, plus the upper half of c: small integers."""
+    left, right = (x.view(np.int8).reshape(-1, 4).astype(np.int32) for x in (a, b))
+    dots = (left * right).sum(axis=1, dtype=np.int32)  # exact: integers
+    return (dots + (c.view(np.int32) >> 16)).astype(np.float32)
+
+
+def _bytes(a: F32, b: F32, c: F32) -> F32:
+    """Of the eight bytes of a and b the four that the digits of c choose; folded into 24 bits."""
+    both = np.stack([a.view(np.uint32), b.view(np.uint32)], axis=1).view(np.uint8)
+    places = np.stack([c.view(np.uint32) >> (4 * k) & 7 for k in range(4)], axis=1)
+    chosen = np.ascontiguousarray(np.take_along_axis(both, places.astype(np.int64), axis=1)).view(np.uint32)[:, 0]
+    return (chosen >> 8 ^ chosen & 0xFFFFFF).astype(np.float32)
 
 
 def same_bits(a: F32, b: F32) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.resources import files
 
 import blake3
 
+from kinetic.backends.gpu import packed
 from kinetic.backends.gpu.tables import tables
 from kinetic.formats import Format
 
@@ -21,6 +22,7 @@ CUDA_OPTIONS = ("--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=t
 _INCLUDE = re.compile(r'^#include "(\w+\.h)"\n', re.MULTILINE)
 
 
+@cache
 def kernel_source(name: str) -> str:
     """Text of kernels/``name``.cu with its headers put in place, each where it is first included.
 
@@ -44,11 +46,38 @@ def matmul_source(fmt: Format, experts: bool = False) -> str:
     if not fmt.QUANTISED:
         macros = {"VALUE(row, i)": f"{name}_value(row, i)", "BYTES": str(fmt.BYTES)}
         return _whole('#include "formats.h"\n') + _defined(macros | several) + _read("matmul_float.cu")
+    return format_source(fmt) + _reading(fmt) + _defined(several) + _read("matmul.cu")
+
+
+def packed_source(fmt: Format) -> str:
+    """Kernels ``matmul`` and ``matmul_tile`` for packed weights of one format (packed.py): of few rows and of many."""
+    if not fmt.QUANTISED:
+        number = {} if fmt.BYTES == 4 else {"NUMBER(bits)": NUMBERS[fmt.NAME]}
+        macros = _defined({"BYTES": str(fmt.BYTES)} | number)
+        code = _read("packed_float.h") + _read("totals.h") + _read("matmul_float_packed.cu")
+        return _whole('#include "functions.h"\n') + macros + code
+    names = [part.partition("(")[0] for part in _parts(fmt)]
+    flags = {name: "" for name in names if name not in ("Q", "SCALE")} | (
+        {"PAIRS": ""} if fmt.SCALES == "pairs" else {}
+    )
+    code = "".join(_read(name) for name in ("blocks.h", "packed.h", "totals.h", "matmul_packed.cu", "matmul_tile.cu"))
+    return _whole('#include "functions.h"\n') + _defined(packed.macros(fmt) | flags) + code
+
+
+NUMBERS = {"F16": "f16_to_f32(bits)", "BF16": "FLOAT_OF_BITS((bits) << 16)"}
+
+
+def tile_source(fmt: Format) -> str:
+    """Kernel ``matmul_tile`` for weights of a quantised format as they lie in the file."""
+    return format_source(fmt) + _reading(fmt) + _read("blocks.h") + _read("matmul_tile.cu")
+
+
+def _reading(fmt: Format) -> str:
+    """Macros that read a quantised format as it lies in the file."""
     macros = {"VALUES": str(fmt.BLOCK), "BYTES": str(fmt.BYTES)} | {
-        macro: f"{name}_{macro.partition('(')[0].lower()}(w, i)" for macro in _parts(fmt)
+        macro: f"{fmt.NAME.lower()}_{macro.partition('(')[0].lower()}(w, i)" for macro in _parts(fmt)
     }
-    pairs = {"PAIRS": ""} if fmt.SCALES == "pairs" else {}
-    return format_source(fmt) + _defined(macros | pairs | several) + _read("matmul.cu")
+    return _defined(macros | ({"PAIRS": ""} if fmt.SCALES == "pairs" else {}))
 
 
 def _parts(fmt: Format) -> list[str]:

@@ -1,39 +1,68 @@
-"""Weights on a device, as they lie in the file; vectors are decoded to float32."""
+"""Weights on a device: matrices packed or as they lie in the file, vectors decoded to float32."""
 
 from __future__ import annotations
 
+import math
+import os
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetic.backends.base import Weight
 from kinetic.backends.checks import SLICE
+from kinetic.backends.control_word import default_rounding
 from kinetic.backends.gpu.device import Device, Memory
+from kinetic.backends.gpu.packed import TILE, is_packed, pack, packed_bytes
 from kinetic.backends.reference.experts import matrix
 from kinetic.formats import by_type, check_scales
+
+MOST_THREADS = 8
+"""That pack pieces of a matrix beside each other; each takes some 100 MB meanwhile."""
 
 
 class DeviceWeights:
     def __init__(self, device: Device) -> None:
         self._device = device
         self._matrices: dict[str, Memory] = {}
+        self._packed: dict[str, Memory] = {}
         self._vectors: dict[str, Memory] = {}
 
     def matrix(self, weight: Weight) -> Memory:
-        """All rows of a matrix, or of the matrices of several experts, one after another.
+        """All rows of a matrix, or of the matrices of several experts, one after another, as they lie in the file.
 
         Raises UnsupportedModel if a scale is not finite, OutOfMemory.
         """
         if weight.name not in self._matrices:
-            fmt, row_bytes = by_type(weight.ggml_type, weight.name), weight.data.shape[-1]
-            data = weight.data if weight.data.ndim == 2 else np.ascontiguousarray(weight.data).reshape(-1, row_bytes)
-            memory = self._device.memory(data.nbytes)
-            step = max(1, SLICE // row_bytes)
-            for first in range(0, len(data), step):
-                piece = np.ascontiguousarray(data[first : first + step])
-                check_scales(fmt, piece, weight.name)
-                self._device.write(memory, piece, first * row_bytes)
-                weight.release(first * row_bytes, piece.nbytes)
-            self._matrices[weight.name] = memory
+            self._matrices[weight.name] = self._filled(weight, packs=False)
         return self._matrices[weight.name]
+
+    def packed(self, weight: Weight) -> Memory:
+        """A matrix as packed.py says, for which ``is_packed`` holds. Raises as ``matrix``."""
+        if weight.name not in self._packed:
+            self._packed[weight.name] = self._filled(weight, packs=True)
+        return self._packed[weight.name]
+
+    def _filled(self, weight: Weight, packs: bool) -> Memory:
+        fmt, row_bytes = by_type(weight.ggml_type, weight.name), weight.data.shape[-1]
+        data = weight.data if weight.data.ndim == 2 else np.ascontiguousarray(weight.data).reshape(-1, row_bytes)
+        memory = self._device.memory(matrix_bytes(weight, not packs))
+        step = -(-max(1, SLICE // row_bytes) // TILE) * TILE
+        starts = range(0, len(data), step)
+
+        def laid(first: int) -> tuple[NDArray[np.uint8], int]:
+            piece = np.ascontiguousarray(data[first : first + step])
+            check_scales(fmt, piece, weight.name)
+            with default_rounding():
+                return pack(fmt, piece) if packs else piece, piece.nbytes
+
+        at = 0
+        with ThreadPoolExecutor(max(1, min(len(starts), os.cpu_count() or 1, MOST_THREADS))) as pool:
+            for first, (made, size) in zip(starts, pool.map(laid, starts), strict=True):
+                self._device.write(memory, made, at)
+                weight.release(first * row_bytes, size)
+                at += made.nbytes
+        return memory
 
     # ---- some experts at a time
 
@@ -63,3 +92,11 @@ class DeviceWeights:
             values = by_type(weight.ggml_type, weight.name).decode(weight.data).reshape(-1)
             self._vectors[weight.name] = self._device.upload(np.ascontiguousarray(values))
         return self._vectors[weight.name]
+
+
+def matrix_bytes(weight: Weight, several: bool = False) -> int:
+    """What a matrix takes on a device; with ``several`` those of experts or of heads, which aren't packed."""
+    fmt, width = by_type(weight.ggml_type, weight.name), weight.shape[-1]
+    if several or not is_packed(fmt, width):
+        return math.prod(weight.shape[:-1]) * (width // fmt.BLOCK) * fmt.BYTES  # exact: integers
+    return packed_bytes(fmt, weight.shape[-2], width)

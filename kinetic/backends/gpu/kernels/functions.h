@@ -37,13 +37,17 @@ DEVICE float softmax_weight(float difference)
     return difference < -87.0f ? 0.0f : exp32(difference);
 }
 
-// The value of float16 bits, exactly. By integers, since a device's own conversion may lose subnormals.
+// The value of float16 bits, exactly. By integers where a device's own conversion may lose subnormals.
 DEVICE float f16_to_f32(uint bits)
 {
+#ifdef CONVERTED_F16
+    return CONVERTED_F16(bits);
+#else
     uint moved = (bits & 0x7FFF) << 13;
     float magnitude = FLOAT_OF_BITS(moved) * 0x1p112f;
     magnitude = moved < 0x0F800000 ? magnitude : FLOAT_OF_BITS(moved | 0x7F800000);
     return bits & 0x8000 ? -magnitude : magnitude;
+#endif
 }
 
 // Clamped to +-65504, then rounded to nearest even, subnormals kept. NaN stays NaN.

@@ -24,7 +24,8 @@
 #define PARTS 1
 #endif
 
-// y [rows, outputs]; q int8 [rows, blocks, 32] and d [rows, blocks] of the activations; weights [outputs, row bytes].
+// y [rows, outputs]; q int8 [rows, blocks, 32] and d [rows, blocks, 2] of the activations, as quantise.cu makes them;
+// weights [outputs, row bytes].
 // outputs * (rows / ROWS, rounded up) groups of at most MAX_LANES lanes, a multiple of CHUNK_BLOCKS.
 KERNEL void matmul(GLOBAL float *y, GLOBAL const schar *q, GLOBAL const float *d, GLOBAL const uchar *weights, int rows,
                    int outputs, int blocks ROUTES)
@@ -39,10 +40,10 @@ KERNEL void matmul(GLOBAL float *y, GLOBAL const schar *q, GLOBAL const float *d
 #ifdef EXPERTS
     weights += (size_t)EXPERT(first) * outputs * (blocks * BLOCK / VALUES) * BYTES;
     q += (size_t)SOURCE(first) * blocks * BLOCK;
-    d += (size_t)SOURCE(first) * blocks;
+    d += (size_t)SOURCE(first) * blocks * 2;
 #else
     q += (size_t)first * blocks * BLOCK;
-    d += (size_t)first * blocks;
+    d += (size_t)first * blocks * 2;
 #endif
     for (int r = LANE; r < count; r += LANES)
         totals[r] = 0.0f;
@@ -68,7 +69,7 @@ KERNEL void matmul(GLOBAL float *y, GLOBAL const schar *q, GLOBAL const float *d
 #endif
             for (int r = 0; r < count; r++) {
                 GLOBAL const schar *x = q + ((size_t)r * blocks + b) * BLOCK;
-                float scale = d[(size_t)r * blocks + b];
+                float scale = d[((size_t)r * blocks + b) * 2];
                 int left = 0, right = 0;
                 for (int i = 0; i < HALF; i++) {
                     left += values[i] * x[i];
@@ -85,11 +86,8 @@ KERNEL void matmul(GLOBAL float *y, GLOBAL const schar *q, GLOBAL const float *d
                 factors[place] = SCALE(w, at / BLOCK) * scale;
 #endif
 #ifdef MINIMUM
-                int low_sum = 0, high_sum = 0;
-                for (int i = 0; i < HALF; i++) {
-                    low_sum += x[i];
-                    high_sum += x[HALF + i];
-                }
+                int both = ((GLOBAL const int *)d)[((size_t)r * blocks + b) * 2 + 1];
+                int low_sum = (short)(both & 0xFFFF), high_sum = both >> 16;
 #ifdef SUB_MINIMUM
                 low_sum *= low_minimum;
                 high_sum *= high_minimum;
