@@ -36,7 +36,7 @@ from tests.support.whole_models import WRITERS
 
 FAMILIES = ("mixtral", "qwen3moe", "granitemoe", "gpt-oss", "deepseek2", "nemotron_h_moe")
 EXPERTS = 6
-PASSES = (1, 2, 9, 33, 1)
+PASSES = (1, 2, 9, 33, 1, 1, 1)
 
 
 def cpu():
@@ -142,6 +142,7 @@ def test_a_model_has_the_bits_of_the_cpu(device, opened, done, name, way):
     program = load(device, family, ExpertOffload(cache_bytes=room(family, slots), clock=clock, host=cpu))
     done.clear()
     assert_same(fed(program, tokens), expected)
+    assert program._executor._recordings.replayed > 0  # what is between mixtures
     program.close()
     is_copied, is_on_cpu = done["copied"] > 0, done["on the CPU"] > 0
     assert (is_copied, is_on_cpu) == {
@@ -216,6 +217,13 @@ def test_scales_are_checked_before_anything_is_computed(device):
 
     with pytest.raises(UnsupportedModel, match="down"):
         GpuBackend(device, ExpertOffload(layers=1)).load(forward, ())
+
+
+def test_only_mixtures_that_wait_for_routes_stay_out_of_recordings(device, opened):
+    _, family, _ = opened("qwen3moe")
+    nodes = GpuBackend(device, ExpertOffload(layers=1)).load(family.forward, family.attention)._executor._stretches
+    assert [(is_recordable, len(part)) for is_recordable, part in nodes if not is_recordable] == [(False, 1)]
+    assert [part[0].op for is_recordable, part in nodes if not is_recordable] == ["experts"]
 
 
 # ---- the cache, without a device
