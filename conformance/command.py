@@ -31,6 +31,7 @@ and a case was skipped; of --check: 0 it holds and its cases passed, 10 a case h
 """
 
 FORMS = ("junit", "html")
+DEVICES = "cpu, reference, opencl[:N], cuda[:N]"
 Progress = Callable[[int, int], None]
 News = Callable[[str], None]
 
@@ -44,7 +45,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list", action="store_true", help="list the cases, and run none")
     parser.add_argument("--strict", action="store_true", help="exit 13 if a case was skipped")
     group = parser.add_argument_group("machine")
-    group.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or reference (slow, defines every bit)")
+    group.add_argument(
+        "--device",
+        default="cpu",
+        metavar="NAME",
+        help=f"one of {DEVICES}; the reference is slow, and defines every bit",
+    )
     group.add_argument("-t", "--threads", type=int, default=0, metavar="N", help="threads; 0 is one per core")
     group = parser.add_argument_group("output")
     form = group.add_mutually_exclusive_group()
@@ -131,10 +137,10 @@ def _require_place(flag: str, name: str | None) -> None:
 def _run(options: Namespace, progress: Progress | None, news: News | None) -> int:
     from conformance import suite
     from conformance.report import Report
-    from kinetic.api.probe import DEVICES, describe_backend, usable_cores
+    from kinetic.api.probe import describe_backend, is_device, usable_cores
 
-    if options.device not in DEVICES:
-        raise UsageError(f"there is no device {options.device}: this build has {', '.join(DEVICES)}", name="NO_DEVICE")
+    if not is_device(options.device):
+        raise UsageError(f"there is no device {options.device}: choose one of {DEVICES}", name="NO_DEVICE")
     models = list(dict.fromkeys(_resolve(model) for model in options.models))
     threads = options.threads or usable_cores()
     describe_backend(options.device, threads)  # what it refuses is a wrong flag, and no failed case

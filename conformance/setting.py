@@ -10,10 +10,11 @@ from typing import NamedTuple
 import numpy as np
 from blake3 import blake3
 
-from conformance.case import row_digests
+from conformance.case import Skipped, row_digests
 from conformance.recipes import Recipe, numbers
 from conformance.recipes.tokenizers import COMMON
-from kinetic.api.probe import Probe
+from kinetic.api.probe import Probe, describe_backend, others_than
+from kinetic.errors import UsageError
 from kinetic.types import Request, Step
 from receipts.report.shown import whole
 
@@ -93,6 +94,7 @@ class Setting:
         self.folder, self.level, self.device, self.threads, self.news = folder, level, device, threads, news
         self.is_quick, self.is_full = level == "quick", level == "full"
         self.models = models
+        self._here: dict[str, str] = {}
         self._key: tuple[Path, str, int, str] | None = None
         self._probe: Probe | None = None
 
@@ -100,6 +102,25 @@ class Setting:
         """What cases call a model of the user's: its file's name, and a number where another has the same."""
         number = sum(other.name == path.name for other in self.models[: self.models.index(path)])
         return whole(path.name) + (f"#{number + 1}" if number else "")
+
+    @cached_property
+    def others(self) -> list[str]:
+        """Devices that are tried beside the one that was asked for: GPUs beside the CPU, the CPU beside a GPU.
+
+        A model of the user's may be large, and GPUs of OpenCL may be processors: there it takes --device.
+        """
+        return [] if self.models and self.device == "cpu" else others_than(self.device)
+
+    def require(self, device: str) -> None:
+        """Raises Skipped, with the reason, where a device is not here or is refused."""
+        if device not in self._here:
+            try:
+                describe_backend(device)
+                self._here[device] = ""
+            except UsageError as why:
+                self._here[device] = str(why)
+        if self._here[device]:
+            raise Skipped(self._here[device])
 
     @cached_property
     def subjects(self) -> list[Subject]:

@@ -2,7 +2,7 @@
 
 ``KINETIC_GOLDEN``        folder of golden data; else ../shared/golden beside the project
 ``KINETIC_TEST_MODELS``   folder with the two real models; else the models folder of the store
-``KINETIC_TEST_REQUIRE``  names (golden, smollm2, gemma3, pocl, chromium) whose absence fails a test, not skips it
+``KINETIC_TEST_REQUIRE``  names (golden, smollm2, gemma3, pocl, nvrtc, oclgrind, chromium) whose absence fails a test
 
 Only the standard library is imported here, so that the tests of ``receipts`` and
 ``ktc`` run where nothing else is installed.

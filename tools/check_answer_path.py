@@ -7,6 +7,8 @@ give other bits on another processor, thread count or Python (docs/NUMERICS.md):
   LLVM IR, compiler options that loosen arithmetic;
 - transcendentals of NumPy, ``math`` and ``cmath``, and ``**`` of anything but constants;
 - BLAS and everything that may call it;
+- in the text of GPU kernels: fast, native and half functions, ``fma`` but as FMA, double (also by a number without f),
+  directed rounding, atomics;
 - sums of floats in an order that is not ours: ``sum``, ``mean``, ``cumsum``...
   A sum whose result can't depend on its order (integers, booleans) stands on a
   line that ends in ``# exact: <why>``;
@@ -62,11 +64,15 @@ IN_STRINGS = (
     (re.compile(rf"-cl-{_OPENCL}|{_NVCC}"), "compiler option that loosens arithmetic"),
 )
 IN_KERNELS = (
-    (re.compile(r"\b(?:native|half)_\w+\s*\("), "native_ or half_ function"),
+    (re.compile(r"\b(?:native|half|fast)_\w+\s*\("), "native_, half_ or fast_ function"),
     (re.compile(rf"\b(?:__)?{_DEVICE}f?\s*\("), "transcendental of the device"),
     (re.compile(r"\b(?:mad|rsqrtf?|__frcp_\w+|__fdividef|dot)\s*\("), "inexact or fusable function"),
+    (re.compile(r"\b__f\w+_r[dzu]\s*\("), "rounding other than to nearest"),
+    (re.compile(r"^(?!#define FMA\(a, b, c\) ).*\b(?:fmaf?|__fmaf_\w+)\s*\("), "fma that isn't spelled FMA"),
+    (re.compile(r"\bdouble\d*\b|\bfp64\b"), "double"),
+    (re.compile(r"(?<![\w.])(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][-+]?\d+)?(?![\w.])"), "number without f is a double"),
     (re.compile(r"FP_CONTRACT\s+ON\b"), "contraction switched on"),
-    (re.compile(r"\batomic_?[aA]dd\w*\s*\("), "atomic sum: its order is not ours (integers: say '// exact: ...')"),
+    (re.compile(r"\batom(?:ic)?(?:_\w+|[A-Z]\w*)\s*\("), "atomic: its order is not ours (integers: '// exact: ...')"),
 )
 EXACT = re.compile(r"#\s*exact:\s*\S")
 
@@ -150,6 +156,8 @@ class _Rules:
 def _text_messages(text: str) -> Iterator[str]:
     if text == "fastmath":
         yield "fastmath"
+    if re.search(r"\bDEVICE\b", text):  # what a weight format is read by on a GPU
+        yield from (finding.message for finding in _kernel("", text))
     for pattern, what in IN_STRINGS:
         if pattern.search(text):
             yield what

@@ -53,6 +53,10 @@ LATER_DRAWS: dict[str, Vector] = {
 }
 """Settings of further vectors of "draw", beside the defaults."""
 
+LONG = ("F16", "Q4_1", "Q8_0")
+"""Formats of products with more rows than devices share a weight between, and three chunks: the order of two sums can't
+show."""
+
 
 def vectors() -> Iterator[tuple[str, Vector]]:
     """(name, content) of every file."""
@@ -64,18 +68,22 @@ def vectors() -> Iterator[tuple[str, Vector]]:
     yield "relu_sqr", _function(functions.relu_sqr)
     yield "swiglu_oai", _swiglu_oai()
     yield "quantise", _quantise()
-    yield "rms_norm", _rms_norm()
+    yield "rms_norm", _rms_norm(40)
+    yield "rms_norm_wide", _rms_norm(600)
     yield "rope", _rope(interleaved=False)
     yield "rope_interleaved", _rope(interleaved=True)
     yield "rope_part", _rope(interleaved=True, first=3)
     yield "attend", _attend(window=0)
     yield "attend_window", _attend(window=5)
     yield "attend_softcap", _attend(window=0, softcap=2.5)
+    yield "attend_small", _attend(window=0, small=True)
     yield "attend_shared", _attend_shared()
     yield "attend_sinks", _attend(window=0, value_dim=6, sinks=True)
     for type_id in sorted(RUNNABLE):
         name = by_type(type_id, "").NAME
         yield f"linear_{name.lower()}", _linear(type_id, name)
+        if name in LONG:
+            yield f"linear_rows_{name.lower()}", _linear(type_id, name, rows=9, chunks=2)
     yield "route", _route("softmax", normalised=True, scale=1.0)
     yield "route_sigmoid", _route("sigmoid", normalised=False, scale=2.5)
     yield "route_factors", _route("softmax", normalised=True, scale=1.0, factors=True)
@@ -193,8 +201,8 @@ def _quantise() -> Vector:
     return _vector("quantise", {}, {"x": x}, {"q": q, "d": d})
 
 
-def _rms_norm() -> Vector:
-    x, w, eps = _floats(3, 3, 40), _floats(4, 40), 1e-5
+def _rms_norm(width: int) -> Vector:
+    x, w, eps = _floats(3, 3, width), _floats(4, width), 1e-5
     return _vector("rms_norm", {"eps": eps}, {"x": x, "weight": w}, {"y": _ops([0, 1, 2]).rms_norm(x, _weight(w), eps)})
 
 
@@ -208,11 +216,15 @@ def _rope(*, interleaved: bool, first: int = 0) -> Vector:
     return _vector("rope", parameters | {"interleaved": interleaved}, {"x": x}, {"y": y})
 
 
-def _attend(*, window: int, value_dim: int = 0, sinks: bool = False, softcap: float = 0.0) -> Vector:
-    """With sinks one below the largest scores and one above them, and these so close that the order of sums shows."""
+def _attend(
+    *, window: int, value_dim: int = 0, sinks: bool = False, softcap: float = 0.0, small: bool = False
+) -> Vector:
+    """With sinks one below the largest scores and one above them, and these so close that the order of sums shows.
+    Small values are subnormal as float16, and then all keys weigh something."""
     rows, spec = CHUNK + 4, Attention(0, 2, 1, 4, 0.5, window, value_dim, softcap)
     q, k, v = (_floats(6 + i, rows, width) for i, width in enumerate((8, 4, spec.value_width)))
-    q = q * np.float32(2.0**-5) if sinks else q
+    q = q * np.float32(2.0**-5) if sinks or small else q
+    v = v * np.float32(2.0**-18) if small else v
     shown = [0, 1, 17, CHUNK - 1, CHUNK, CHUNK + 3]
     drains = np.array([0.75, 4.5], np.float32)
     y = _ops(list(range(rows))).attend(q, k, v, spec, _weight(drains) if sinks else None)
@@ -234,19 +246,19 @@ def _attend_shared() -> Vector:
     return _vector("attend_shared", parameters, {"q": q, "later_q": more, "k": k, "v": v}, {"y": y, "later_y": z})
 
 
-def _linear(type_id: int, name: str) -> Vector:
+def _linear(type_id: int, name: str, rows: int = 2, chunks: int = 1) -> Vector:
     fmt = by_type(type_id, "")
-    rows, width = 3, max(CHUNK, fmt.BLOCK) + max(32, fmt.BLOCK)  # the second chunk is shorter where it can be
-    blocks = _bytes(20 + type_id, rows * width // fmt.BLOCK * fmt.BYTES).reshape(rows, -1, fmt.BYTES)
+    outputs, width = 3, chunks * CHUNK + max(32, fmt.BLOCK)  # the last chunk is shorter where it can be
+    blocks = _bytes(20 + type_id, outputs * width // fmt.BLOCK * fmt.BYTES).reshape(outputs, -1, fmt.BYTES)
     # Bit 6 of a float's high byte keeps its exponent below that of 1, and so the number finite.
     highs = [at + 1 for at in (fmt.D_AT, fmt.M_AT) if at >= 0] if fmt.QUANTISED else [fmt.BYTES - 1]
     blocks[..., highs] &= 0xBF
     if fmt.QUANTISED and fmt.D_AT < 0:
         sizes = np.abs(_floats(60 + type_id, blocks[..., 0].size)) + np.float32(0.5)
         put_scales(fmt, blocks.reshape(-1, fmt.BYTES), sizes)
-    raw = blocks.reshape(rows, -1)
-    x = _floats(9, 2, width)
-    y = _ops([0, 1]).linear(x, Weight("weight", type_id, (rows, width), raw))
+    raw = blocks.reshape(outputs, -1)
+    x = _floats(9, rows, width)
+    y = _ops([*range(rows)]).linear(x, Weight("weight", type_id, (outputs, width), raw))
     return _vector("linear", {"format": name, "ggml_type": type_id}, {"x": x, "weight": raw}, {"y": y})
 
 

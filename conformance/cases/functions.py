@@ -28,6 +28,14 @@ def cases(setting: Setting) -> Iterator[Case]:
     for device in dict.fromkeys((setting.device, "reference")):
         for name in FUNCTIONS:
             yield Case(f"{name}/{device}", partial(_run, name, device))
+    for device in setting.others:
+        for name in FUNCTIONS[1:]:  # exp itself is the host's, for draws
+            yield Case(f"{name}/{device}", partial(_run_elsewhere, setting, name, device))
+
+
+def _run_elsewhere(setting: Setting, name: str, device: str) -> Evidence:
+    setting.require(device)
+    return _run(name, device)
 
 
 def grid() -> F32:

@@ -29,12 +29,17 @@ def cases(setting: Setting) -> Iterator[Case]:
 
 
 def _mixed(setting: Setting, subject: Subject, name: str) -> Evidence:
-    """Three sequences of different lengths in one pass."""
+    digests = mixed(setting, subject, name)
+    return Evidence(counted(len(digests), "bit for bit those of each sequence alone"), together(digests))
+
+
+def mixed(setting: Setting, subject: Subject, name: str, device: str = "") -> list[bytes]:
+    """Three sequences of different lengths in one pass. Digests of their rows."""
     length, vocabulary = len(subject.tokens), max(subject.tokens) + 1
     pending = {0: subject.tokens}
     pending |= {1: tokens_of(length // 4 + 1, vocabulary, 1), 2: tokens_of(length // 2, vocabulary, 2)}
     expected = {0: subject.plain.rows}
-    probe = subject.probe(threads=setting.threads)
+    probe = subject.probe(device=device, threads=setting.threads)
     for sequence in (1, 2):
         expected[sequence] = [d for rows in probe.feed(pending[sequence], [1], 0, 3) for d in row_digests(rows)]
         probe.forget(3)
@@ -44,7 +49,7 @@ def _mixed(setting: Setting, subject: Subject, name: str) -> Evidence:
     for sequence, alone in expected.items():
         rows = found[np.array(batch.sequences) == sequence]
         digests += require_rows([rows], alone, f"of sequence {sequence} among others")
-    return Evidence(counted(len(digests), "bit for bit those of each sequence alone"), together(digests))
+    return digests
 
 
 def _together(pending: dict[int, list[int]], shares: Sequence[int]) -> Batch:

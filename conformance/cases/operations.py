@@ -15,11 +15,30 @@ from conformance.setting import Setting
 PROPERTY = "Every operation of the arithmetic gives the bits of its vector, on every backend."
 OF_MODELS = False
 
+QUICK_FORMATS = ("q8_0", "q4_1", "q4_k", "q2_k", "nvfp4", "bf16", "rows_q8_0", "rows_q4_1", "rows_f16")
+"""Those of products in a quick run, on devices beside the one that was asked for: each is a kernel to build."""
+
 
 def cases(setting: Setting) -> Iterator[Case]:
     for device in dict.fromkeys((setting.device, "reference")):
         for name, vector in op_vectors.read():
             yield Case(f"{name}/{device}", partial(_run, setting, vector, device))
+    for device in setting.others:
+        for name, vector in op_vectors.read():
+            if _runs_on_devices(vector, name, setting.is_quick):
+                yield Case(f"{name}/{device}", partial(_run_elsewhere, setting, vector, device))
+
+
+def _runs_on_devices(vector: op_vectors.Vector, name: str, quick: bool) -> bool:
+    """Draws, random bits and the exp of draws are the host's, whatever the device."""
+    if vector["op"] in ("draw", "random_bits", "exp32"):
+        return False
+    return vector["op"] != "linear" or not quick or name.removeprefix("linear_") in QUICK_FORMATS
+
+
+def _run_elsewhere(setting: Setting, vector: op_vectors.Vector, device: str) -> Evidence:
+    setting.require(device)
+    return _run(setting, vector, device)
 
 
 def _run(setting: Setting, vector: op_vectors.Vector, device: str) -> Evidence:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from kinetic import rng, store
-from kinetic.backends import NAMES, open_backend, rope_tables
+from kinetic.backends import known, open_backend, others_than, rope_tables
 from kinetic.backends.base import Attention, Forward, State, Weight
 from kinetic.bits import F32
 from kinetic.engine import Engine
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BYTE_CHARACTERS",
-    "DEVICES",
     "Format",
     "Probe",
     "bare",
@@ -50,7 +49,9 @@ __all__ = [
     "frequencies",
     "identity_of",
     "instruction_sets",
+    "is_device",
     "keeps_packs",
+    "others_than",
     "put_scales",
     "random_bits",
     "run_operations",
@@ -58,10 +59,9 @@ __all__ = [
     "usable_cores",
 ]
 
-DEVICES = NAMES
-
 frequencies = rope_tables.frequencies
 random_bits = rng.random_bits
+is_device = known
 
 
 def formats() -> dict[str, Format]:

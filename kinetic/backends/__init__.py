@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from kinetic.errors import UsageError
@@ -72,3 +73,10 @@ def open_backend(
             split = importlib.import_module("kinetic.backends.split")
             backend = split.open_backend(name, gpu_layers=gpu_layers, **options)
     return backend
+
+
+def others_than(device: str) -> list[str]:
+    """Devices whose bits are compared with those of this one, here or not: CUDA only where CuPy is installed."""
+    if device == "cpu":
+        return ["opencl", "cuda"] if find_spec("cupy") else ["opencl"]
+    return [] if device == "reference" else ["cpu"]

@@ -109,7 +109,7 @@ def test_an_importance_of_zero_makes_no_nan(quantisers, ggml_type):
 
 
 def test_right_below_a_half_is_rounded_down(quantisers):
-    """``floor(x + 0.5)`` in float32 would make 1 of 0.49999997, and -1 of its negative."""
+    """CASES D27: ``floor(x + 0.5)`` in float32 would make 1 of 0.49999997, and -1 of its negative."""
     below = np.nextafter(np.float32(0.5), np.float32(0))
     source = np.zeros((1, 256), np.float32)
     source[0, :3] = 1, below, -below

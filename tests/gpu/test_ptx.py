@@ -1,16 +1,17 @@
-"""What nvcc makes of every kernel: no flushing, no approximation, no fma that wasn't asked for. Needs no GPU."""
+"""What NVRTC, which CuPy hands them to, makes of every kernel: no flushing, no approximation, no fma that wasn't asked
+for. It needs no GPU, and is installed with the tests."""
 
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from kinetic.backends import gpu
 from kinetic.backends.gpu.source import CUDA_OPTIONS, kernel_source, matmul_source, packed_source, tile_source
+from tests.conftest import absent
 from tests.gpu import test_format_snippets
 from tests.support import nvrtc
 from tests.support.blocks import FORMATS
@@ -41,30 +42,15 @@ drops NaN like it. What is cut to an integer is the number of an expert, a whole
 LOOSE = {"=true": "=false", "=false": "=true"}
 
 
-@pytest.fixture(scope="module")
-def nvcc() -> str:
-    path = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
-    if not Path(path).is_file():
-        pytest.skip("there is no nvcc here")
-    return path
+@pytest.fixture(scope="module", autouse=True)
+def compiler() -> None:
+    if nvrtc.compiler() is None:
+        absent("nvrtc", "there is no NVRTC here: pip install nvidia-cuda-nvrtc")
 
 
-def float_instructions(
-    nvcc: str, source: str, folder: Path, options: tuple[str, ...] = CUDA_OPTIONS, architecture: int = 80
-) -> set[str]:
+def float_instructions(source: str, architecture: int = 80, options: Sequence[str] = CUDA_OPTIONS) -> set[str]:
     """Names of all instructions on floats in the PTX of ``source``."""
-    (folder / "kernel.cu").write_text(source, encoding="utf-8")
-    command = [
-        nvcc,
-        "--ptx",
-        f"--gpu-architecture=compute_{architecture}",
-        "--Werror=all-warnings",
-        *options,
-        "kernel.cu",
-    ]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return floats_of((folder / "kernel.ptx").read_text(encoding="utf-8"))
+    return floats_of(nvrtc.ptx_of(source, architecture, options))
 
 
 def floats_of(ptx: str) -> set[str]:
@@ -98,36 +84,33 @@ COMMON = set(re.findall(r"^#define (\w+)", kernel_source("norm").partition("#def
 """Macros of the headers, the same in every text."""
 
 
-@pytest.mark.parametrize("architecture", [80, 90])
-def test_every_instruction_on_floats_is_rounded_to_nearest(nvcc, architecture, tmp_path):
-    instructions = float_instructions(nvcc, together(SOURCES), tmp_path, architecture=architecture)
+@pytest.mark.parametrize("architecture", [75, 80, 90])
+def test_every_instruction_on_floats_is_rounded_to_nearest(architecture):
+    instructions = float_instructions(together(SOURCES), architecture)
     assert "fma.rn.f32" in instructions
     assert unwanted(instructions) == set()
 
 
-def test_formats_are_read_without_rounding(nvcc, tmp_path):
+def test_each_compiles_alone():
+    """As it is where it runs: none leans on what stands in another."""
+    for source in SOURCES.values():
+        nvrtc.ptx_of(source, 75, CUDA_OPTIONS)
+
+
+def test_formats_are_read_without_rounding():
     """Scales are products of few bits, so what multiplies is exact, and nothing is added."""
-    instructions = float_instructions(nvcc, test_format_snippets.source(), tmp_path)
+    instructions = float_instructions(test_format_snippets.source())
     assert "mul.rn.f32" in instructions
     assert unwanted(instructions) == set() == instructions & {"add.rn.f32", "sub.rn.f32", "fma.rn.f32"}
 
 
-def test_no_fma_that_was_not_asked_for(nvcc, tmp_path):
-    instructions = float_instructions(nvcc, without_fma(together(SOURCES)), tmp_path, architecture=75)
+def test_no_fma_that_was_not_asked_for():
+    instructions = float_instructions(without_fma(together(SOURCES)), 75)
     assert "fma.rn.f32" not in instructions
 
 
-@pytest.mark.parametrize("architecture", [75, 80, 90])
-def test_nvrtc_takes_them_too(architecture):
-    """It is what compiles them where they run, with rules of its own about headers."""
-    if nvrtc.compiler() is None:
-        pytest.skip("there is no NVRTC here")
-    for source in SOURCES.values():
-        assert unwanted(floats_of(nvrtc.ptx_of(source, architecture, CUDA_OPTIONS))) == set()
-
-
-def test_without_the_options_all_of_it_shows(nvcc, tmp_path):
-    """So the two tests above can fail, and every option is needed."""
+def test_without_the_options_all_of_it_shows():
+    """So the tests above can fail, and every option is needed."""
     loose = tuple(re.sub("=.*", lambda value: LOOSE[value[0]], option) for option in CUDA_OPTIONS)
-    instructions = float_instructions(nvcc, without_fma(kernel_source("self_test")), tmp_path, loose)
+    instructions = float_instructions(without_fma(kernel_source("self_test")), 80, loose)
     assert {"fma.rn.ftz.f32", "div.full.ftz.f32", "sqrt.approx.ftz.f32"} <= unwanted(instructions)

@@ -77,6 +77,7 @@ def _dispatched() -> list[str]:
 
 @pytest.mark.parametrize("part", ["all", "half", "last"])
 def test_what_numpy_may_use(tiny_folder, expected, part):
+    """CASES D26: it picks its kernels by what the processor has, and their last bits differ."""
     found = _dispatched()
     disabled = {"all": found, "half": found[len(found) // 2 :], "last": found[-1:]}[part]
     assert digests(tiny_folder, NPY_DISABLE_CPU_FEATURES=" ".join(disabled)) == expected

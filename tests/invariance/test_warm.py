@@ -23,6 +23,7 @@ two = pytest.mark.parametrize("tiny", ["llama", "lfm2"], indirect=True)
 @only
 @pytest.mark.parametrize("settings", SETTINGS, ids=["greedy", "drawn"])
 def test_steps_are_those_of_a_cold_run(tiny, tmp_path, settings):
+    """CASES D20: windows and recurrent states too find after a restart what was kept, and say how much."""
     expected = cold(tiny, PROMPTS, settings)
     for start, off in enumerate(((), ("drafts",))):
         engine = engine_of(tiny, cache(tmp_path / "kept"), off=off)

@@ -92,11 +92,31 @@ def test_answer_path_leaves_the_rest_alone(tmp_path: Path, write: WriteFile) -> 
     assert check_answer_path.check(tmp_path) == []
 
 
-@pytest.mark.parametrize("line", ["y = native_exp(x);", "y = expf(x);", "y = mad(a, b, c);", "atomicAdd(p, x);"])
+IN_KERNELS = [
+    "y = native_exp(x);",
+    "y = fast_length(x);",
+    "y = expf(x);",
+    "y = mad(a, b, c);",
+    "y = fma(a, b, c);",
+    "y = __fmaf_rn(a, b, c);",
+    "y = __fadd_rz(a, b);",
+    "double y = 1.0f;",
+    "y = x * 0.5;",
+    "y = x * 5e-1;",
+    "atomicAdd(p, x);",
+    "atomic_xchg(p, x);",
+]
+
+
+@pytest.mark.parametrize("line", IN_KERNELS)
 def test_answer_path_reads_kernels(tmp_path: Path, write: WriteFile, line: str) -> None:
-    kernel = f"/* exp(x) by\n   hand */\n{line}\ny = k_exp(x); // not exp(x)\n"
+    kernel = f"/* exp(x) by\n   hand */\n{line}\ny = k_exp(x) * 0x1p-2f + FMA(x, 1.5e-1f, .5f); // not exp(x)\n"
+    kernel += "#define FMA(a, b, c) fma(a, b, c)\natomicAdd(p, i); // exact: integers\n"
     write("kinetic/backends/gpu/kernels/norm.cu", kernel)
     assert places(check_answer_path.check(tmp_path)) == [("kinetic/backends/gpu/kernels/norm.cu", 3)]
+    write("kinetic/backends/gpu/kernels/norm.cu", "")
+    write("kinetic/formats/q9.py", f'GPU = """\nDEVICE float f(x)\n{{ {line} }}\n"""\n')
+    assert [finding.path for finding in check_answer_path.check(tmp_path)] == ["kinetic/formats/q9.py"]
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,7 @@ def test_greedy_holds_minus_zero_equal_to_zero():
 
 @pytest.mark.parametrize("temperature", [0.0, -0.0, -1.0])
 def test_temperature_zero_and_below_is_greedy(temperature):
+    """CASES S4: nothing is divided by it."""
     row = row_of(500)
     assert set(tokens(row, Sampling(temperature=temperature, top_k=0))) == {int(row.argmax())}
 
@@ -109,6 +110,7 @@ def test_the_last_token_left_has_no_runner_up():
 
 
 def test_top_k_zero_is_off():
+    """CASES S3: elsewhere it meant greedy."""
     assert left(row_of(300), replace(OPEN, top_k=0)) == left(row_of(300), replace(OPEN, top_k=300))
     assert len(set(tokens(np.zeros(300, np.float32), replace(OPEN, top_k=0)))) > 20
 
@@ -213,6 +215,7 @@ def test_penalties_may_reward():
     ("last_n", "penalised"), [(-1, {0, 1, 2}), (100, {0, 1, 2}), (2, {1, 2}), (1, {2}), (0, set())]
 )
 def test_repeat_last_n_counts_from_the_end_and_minus_one_means_all(last_n, penalised):
+    """CASES S1: elsewhere -1 meant none."""
     s = validate(Sampling(repeat_penalty=2.0, repeat_last_n=last_n), 4)
     after = adjusted(f32(1, 1, 1, 1), [0, 1, 2], s)
     assert {i for i in range(4) if after[i] < 1} == penalised
