@@ -345,14 +345,14 @@ FLAGS = {
 
 
 @pytest.mark.parametrize("asked", FLAGS)
-def test_an_answer_is_the_same(device, tmp_path, monkeypatch, asked):
+def test_an_answer_is_the_same(device, opencl, tmp_path, monkeypatch, asked):
     """With the clock of this machine. The device has memory for four experts of each layer."""
     path = WRITERS["gpt-oss"](tmp_path / "model.gguf")
     with open_model_file(path) as file:
         family = models.build(file.gguf, file.weights)
         needed = room_of.needed(trace(family.forward), family.attention, family.states, 64) - room(family, 6)
         free = needed + room(family, 4) + 1000
-    monkeypatch.setattr(type(device), "free_memory", lambda self: int(free / room_of.SHARE) + 1)
+    monkeypatch.setattr(opencl.Device, "free_memory", lambda self: int(free / room_of.SHARE) + 1)
     lines: list[str] = []
     options = {"raw": True, "max_tokens": 6, "seed": 3, "commit_logits": True}
     with Model(path, pack_cache=False, context=64) as model:
