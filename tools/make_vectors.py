@@ -22,7 +22,7 @@ from kinetic import rng
 from kinetic.backends.base import CHUNK, DELTA_COLUMNS, Attention, Delta, Experts, Rope, Routing, Scan, State, Weight
 from kinetic.backends.reference import functions, quantise
 from kinetic.backends.reference.candidates import candidates
-from kinetic.backends.reference.ops import ReferenceOps
+from kinetic.backends.reference.ops import Caches, ReferenceOps
 from kinetic.backends.rope_tables import frequencies
 from kinetic.backends.states import StateStore
 from kinetic.bits import F32
@@ -154,7 +154,7 @@ def _floats(stream: int, *shape: int) -> F32:
 def _ops(positions: list[int], *states: State) -> ReferenceOps:
     rows = len(positions)
     batch = Batch(tokens=(0,) * rows, positions=tuple(positions), sequences=(0,) * rows, outputs=())
-    return ReferenceOps(batch, {}, StateStore(states))
+    return ReferenceOps(batch, Caches([]), StateStore(states))
 
 
 def _weight(values: F32) -> Weight:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kinetic import store
-from kinetic.api import bench
+from kinetic.api import bench, bench_ngrams
 from kinetic.api.answer import Completion
 from kinetic.api.model import Model
 
@@ -81,7 +81,8 @@ def measure(
     news: Callable[[str], None] | None = None,
     progress: store.Progress | None = None,
 ) -> dict[str, Any]:
-    """A record of all jobs: plain values, as in FORM. ``peer`` decodes plainly in the same rounds.
+    """A record of all jobs: plain values, as in FORM. ``peer`` decodes plainly in the same rounds; where it has
+    programs that guess from n-grams, the fastest of them does the first job in each round as well.
 
     One round comes before, to warm up. Raises whatever opening and running the model raises.
     """
@@ -89,6 +90,7 @@ def measure(
     with Model(path, threads=threads, off=("warm",), progress=news) as model:
         rounds: dict[str, list[Round]] = {job.name: [] for job in jobs()}
         speeds: list[float] = []
+        guessing = _Guessing(bench_ngrams.beside(peer), path, model, tokens, news)
         for number in range(repetitions + 1):
             for job in jobs():
                 found = _round(model, job, tokens, number)
@@ -97,17 +99,54 @@ def measure(
             if number and peer:
                 used = model._engine.identity.threads
                 speeds.append(peer.run(path, [trial], used)[trial])
+            guessing.run(number)
             if progress:
                 progress(number, repetitions)
         about = bench._about(model, path) | {"format": FORM, "threads": model._engine.identity.threads}
+    results = [_row(name, found, speeds) for name, found in rounds.items()]
+    if guessing.speeds:
+        results[0]["ngram_ratio"] = _beside(rounds[results[0]["job"]], guessing.speeds)
     return about | {
         "machine": bench.here("cpu"),
         "repetitions": repetitions,
         "tokens": tokens,
         "peer": peer.name if peer else "",
         "peer_speeds": [round(speed, 3) for speed in speeds],
-        "results": [_row(name, found, speeds) for name, found in rounds.items()],
+        "peer_ngrams": guessing.record(),
+        "results": results,
     }
+
+
+class _Guessing:
+    """The first job by another program's guesses; nothing where it has none, or none that runs."""
+
+    def __init__(
+        self,
+        programs: bench_ngrams.Speculation | None,
+        path: Path,
+        model: Model,
+        tokens: int,
+        news: Callable[[str], None] | None,
+    ) -> None:
+        self._programs, self._news, self.speeds = programs, news, list[float]()
+        prompt = jobs()[0].prompt
+        context = len(model.tokenizer.encode(prompt, add_special=True, parse_special=False))
+        self._asked = path, prompt, context, tokens, model._engine.identity.threads
+
+    def run(self, number: int) -> None:
+        """Of all kinds in round 0, then of the best."""
+        if self._programs is None:
+            return
+        if number:
+            self.speeds.append(self._programs.speed(*self._asked))
+        elif not self._programs.choose(*self._asked, self._news):
+            self._programs = None
+
+    def record(self) -> dict[str, Any] | None:
+        if self._programs is None:
+            return None
+        speeds = [round(speed, 3) for speed in self.speeds]
+        return {"kind": self._programs.kind, "speeds": speeds, "answer": self._programs.answer}
 
 
 def _round(model: Model, job: Job, tokens: int, number: int) -> Round:
@@ -142,6 +181,10 @@ def first_difference(found: Sequence[int], expected: Sequence[int]) -> str:
     return "identical"
 
 
+def _beside(rounds: Sequence[Round], theirs: Sequence[float]) -> dict[str, Any]:
+    return bench._rounded([one.sped_up / other for one, other in zip(rounds, theirs, strict=True)], 4)
+
+
 def _row(name: str, rounds: Sequence[Round], peer: Sequence[float]) -> dict[str, Any]:
     """One job's part of a record."""
     ratios = [one.sped_up / one.plain for one in rounds if one.plain]
@@ -155,6 +198,5 @@ def _row(name: str, rounds: Sequence[Round], peer: Sequence[float]) -> dict[str,
         "same": next((one.same for one in rounds if one.same != "identical"), "identical"),
     }
     if peer:
-        beside = [one.sped_up / theirs for one, theirs in zip(rounds, peer, strict=True)]
-        row["peer_ratio"] = bench._rounded(beside, 4)
+        row["peer_ratio"] = _beside(rounds, peer)
     return row

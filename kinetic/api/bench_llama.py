@@ -40,20 +40,25 @@ class LlamaCpp:
         self._command = command
         self.name = name
 
+    @property
+    def program(self) -> str:
+        """Path of its llama-bench; "" for the package."""
+        return self._command[0]
+
     def run(self, model: Path, tests: Sequence[Trial], threads: int) -> dict[Trial, float]:
         """Tokens a second of each test. Raises FileProblem (LLAMA_CPP_FAILED) if it fails or says something else."""
         try:
             done = subprocess.run(
                 [*self._command, *self._arguments(model, tests, threads)],
                 capture_output=True,
-                env=_environment(self._command[0]),
+                env=environment(self._command[0]),
                 stdin=subprocess.DEVNULL,
                 check=False,
             )
         except OSError as error:
-            raise _failed(f"{self._command[0]} can't be run: {error.strerror}") from error
+            raise failed(f"{self._command[0]} can't be run: {error.strerror}") from error
         if done.returncode:
-            raise _failed(f"{self.name} failed (exit {done.returncode}): {_last_line(done.stderr)}")
+            raise failed(f"{self.name} failed (exit {done.returncode}): {last_line(done.stderr)}")
         return self._speeds(done.stdout, tests, threads)
 
     def _arguments(self, model: Path, tests: Sequence[Trial], threads: int) -> list[str]:
@@ -69,9 +74,9 @@ class LlamaCpp:
             build = rows[0].get("build_number"), rows[0].get("build_commit")
             used = {row["n_threads"] for row in rows}
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise _failed(f"{self.name} printed something else than its measurements") from error
+            raise failed(f"{self.name} printed something else than its measurements") from error
         if used != {threads} or min(speeds.values()) <= 0:
-            raise _failed(f"{self.name} did not measure what it was asked for")
+            raise failed(f"{self.name} did not measure what it was asked for")
         if all(build):
             self.name = f"llama.cpp b{build[0]} ({build[1]})"
         return speeds
@@ -82,6 +87,10 @@ class LlamaPackage(LlamaCpp):
 
     def __init__(self, version: str) -> None:
         super().__init__([sys.executable, "-m", "kinetic.api.bench_llama"], f"llama_cpp {version}")
+
+    @property
+    def program(self) -> str:
+        return ""
 
     def _arguments(self, model: Path, tests: Sequence[Trial], threads: int) -> list[str]:
         lengths = [_joined(t.tokens for t in tests if t.kind == kind) for kind in ("pp", "tg")]
@@ -125,18 +134,18 @@ def _joined(numbers: Iterator[int]) -> str:
     return ",".join(map(str, dict.fromkeys(numbers))) or "0"
 
 
-def _environment(program: str) -> dict[str, str]:
+def environment(program: str) -> dict[str, str]:
     """Ours, with the shared libraries that lie beside the program, and no graphics processor."""
     here = os.path.dirname(os.path.realpath(program))
     places = [here, os.path.join(os.path.dirname(here), "lib"), os.environ.get("LD_LIBRARY_PATH", "")]
     return {**os.environ, **NO_GPU, "LD_LIBRARY_PATH": os.pathsep.join(filter(None, places))}
 
 
-def _failed(why: str) -> FileProblem:
+def failed(why: str) -> FileProblem:
     return FileProblem(why, name="LLAMA_CPP_FAILED")
 
 
-def _last_line(text: bytes) -> str:
+def last_line(text: bytes) -> str:
     lines = text.decode("utf-8", "replace").strip().splitlines()
     return lines[-1].strip() if lines else "no message"
 

@@ -117,8 +117,7 @@ def open_engine(
             cpu_moe=layer_count(cpu_moe, "n-cpu-moe"), **options,
         )  # fmt: skip
     except BaseException:
-        if isinstance(draft, Engine):
-            draft.close()
+        wanted.close_draft(draft)
         raise
     wanted.prepare(engine, loaded)
     return engine

@@ -52,17 +52,29 @@ class SpeedUps:
         its vocabulary is the model's."""
         if self.draft_model is None or "drafts" in self.off:
             return None
-        self._draft_file = draft = open_model_file(store.resolve(self.draft_model))
+        draft = open_model_file(store.resolve(self.draft_model))
         try:
             is_reader = draft.gguf.metadata.get("general.architecture") in DRAFTERS
             if not is_reader or "tokenizer.ggml.tokens" in draft.gguf.metadata:
                 _require_same_vocabulary(loaded, draft)
+            made: Engine | HiddenDrafter
             if is_reader:
-                return build_drafter(draft.gguf, draft.weights, loaded.weights)
-            return Engine(draft.gguf, draft.weights, off=SPEED_UPS, **options)
+                made = build_drafter(draft.gguf, draft.weights, loaded.weights)
+            else:
+                made = Engine(draft.gguf, draft.weights, off=SPEED_UPS, **options)
         except BaseException:
             draft.close()
             raise
+        self._draft_file = draft
+        return made
+
+    def close_draft(self, draft: Engine | HiddenDrafter | None) -> None:
+        """What ``open_draft`` gave, and its file: there is no engine that it could serve."""
+        if isinstance(draft, Engine):
+            draft.close()
+        if self._draft_file:
+            self._draft_file.close()
+            self._draft_file = None
 
     def prefix_cache(
         self, loaded: LoadedFile, adapters: Iterable[Adapter], rope: RopeOverrides | None

@@ -43,3 +43,21 @@ def check_table(table: Weight) -> None:
         piece = table.data[first : first + step]
         check_scales(fmt, piece, table.name)
         table.release(first * row_bytes, piece.nbytes)
+
+
+def runs(batch: Batch, limit: int) -> list[tuple[int, int]]:
+    """(first row, rows) of stretches in one sequence at consecutive positions, at most ``limit`` rows each."""
+    out: list[tuple[int, int]] = []
+    start = 0
+    rows = len(batch.tokens)
+    for t in range(1, rows + 1):
+        joined = (
+            t < rows
+            and t - start < limit
+            and batch.sequences[t] == batch.sequences[start]
+            and batch.positions[t] == batch.positions[start] + (t - start)
+        )
+        if not joined:
+            out.append((start, t - start))
+            start = t
+    return out

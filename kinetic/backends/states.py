@@ -239,7 +239,8 @@ def ends_of(batch: Batch, length: Callable[[int], int], *, has_states: bool) -> 
     if has_states and any(batch.also):
         raise KineticError("a row can't be part of several sequences that have recurrent states")
     for others, position in zip(batch.also, batch.positions, strict=bool(batch.also)):
-        ends |= dict.fromkeys(others, position + 1)
+        for other in others:  # whose own rows may lie behind this one
+            ends[other] = max(ends.get(other, 0), position + 1)
     return ends
 
 

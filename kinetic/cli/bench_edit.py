@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 DIFFERS = 10
 """Exit code where a job gave other tokens with drafts: the one of a receipt that differs."""
 
+CHANGED = {"same": "is the same as", "differs": "is another than"}
+
 
 def run(options: Namespace, path: Path, peer: Peer | None) -> tuple[str, int]:
     """The table, and the exit code."""
@@ -50,18 +52,24 @@ def run(options: Namespace, path: Path, peer: Peer | None) -> tuple[str, int]:
 def _markdown(record: dict[str, Any]) -> str:
     from kinetic.cli.report_options import shown
 
-    peer = record["peer"]
+    peer, guessing = record["peer"], record["peer_ngrams"]
+    more = [f"to {shown(peer)}'s plain decoding"] if peer else []
+    more += [f"to its n-grams ({guessing['kind']})"] if guessing else []
+    head = ["job", "sped up", "plain", "ratio", "drafts", "right", *more, "answer"]
     lines = [
         f"{shown(record['model']['file'])}, {record['tokens']} tokens, {record['threads']} threads,"
         f" {record['repetitions']} rounds, medians of tokens/s",
         "",
-        "| job | sped up | plain | ratio | drafts | right |" + (f" to {shown(peer)}'s plain decoding |" if peer else "")
-        + " answer |",
-        "|---|--:|--:|--:|--:|--:|" + ("--:|" if peer else "") + "---|",
-    ]  # fmt: skip
+        "| " + " | ".join(head) + " |",
+        "|---|" + "--:|" * (len(head) - 2) + "---|",
+    ]
     for row in record["results"]:
         cells = [row["job"], f"{row['speed']['median']:.1f}", f"{row['plain']['median']:.1f}"]
         cells += [f"{row['ratio']['median']:.2f}", str(row["drafted"]), str(row["accepted"])]
         cells += [f"{row['peer_ratio']['median']:.2f}"] if peer else []
+        if guessing:
+            cells.append(f"{row['ngram_ratio']['median']:.2f}" if "ngram_ratio" in row else "")
         lines.append("| " + " | ".join([*cells, row["same"]]) + " |")
+    if guessing and guessing["answer"]:
+        lines += ["", f"With n-grams llama.cpp's answer {CHANGED[guessing['answer']]} its plain one."]
     return "\n".join([*lines, ""])

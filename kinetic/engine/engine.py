@@ -11,7 +11,7 @@ import numpy as np
 from kinetic import models
 from kinetic.backends import open_backend
 from kinetic.bits import F32
-from kinetic.engine.drafts import Drafter, ModelSource, NgramSource, RowCosts
+from kinetic.engine.drafts import GAP, Drafter, ModelSource, NgramSource, RowCosts
 from kinetic.engine.passes import Passes
 from kinetic.engine.seeing import Seeing, hidden_drafter
 from kinetic.engine.token_sequence import TokenSequence
@@ -109,8 +109,10 @@ class Engine:
             None if family.embedding.only else device.load(watched, family.attention, progress, packs, family.states)
         )
         self.identity = EngineIdentity(device.engine_id, device.device_class, device.device_name, device.threads)
-        self._seeing = Seeing(device, self._program, small, progress) if small else None
-        self._warm = None if "warm" in off else self._make_warm(None if watch else prefixes, warm_bytes)
+        memory = None if "warm" in off else warm_bytes
+        self._seeing = Seeing(device, self._program, small, progress, memory) if small else None
+        left = warm_bytes - (self._seeing.memory if self._seeing else 0)
+        self._warm = None if memory is None else self._make_warm(None if watch else prefixes, left)
         self._draft, self._clock = draft if isinstance(draft, Engine) else None, clock
         self._costs = RowCosts()
         self.drafter = None if self._loaded is None or "drafts" in off else self.fresh_drafter()
@@ -194,6 +196,8 @@ class Engine:
         if self._warm is None:
             return 0
         self._check(tokens)
+        if self.drafter:
+            self.drafter.read_ahead(tokens)
         try:
             self._prompt(tokens, should_stop, on_prompt, ahead=True)
         finally:
@@ -304,7 +308,7 @@ class Engine:
         at_once = self.prompt_rows or PROMPT_ROWS
         total, row = len(tokens), None
         if self._warm:
-            start = self.reused = self._warm.begin([*tokens, 0] if ahead else tokens)
+            start = self.reused = self._seen_from(self._warm.begin([*tokens, 0] if ahead else tokens))
             ends = self._warm.ends(start, total, at_once, at_end=ahead)
         else:
             self._program.truncate(0, 0)
@@ -321,6 +325,13 @@ class Engine:
             if on_prompt:
                 on_prompt(end, total)
         return row
+
+    def _seen_from(self, start: int) -> int:
+        """Where to begin behind ``start`` positions: where that is cheap, so that a drafter misses no hidden row."""
+        if self._program.state_bytes or not (self._seeing and self.drafter and self.drafter.sees):
+            return start
+        wanted = self.drafter.wanted
+        return self._program.truncate(0, wanted) if start - GAP <= wanted < start else start
 
     def _logits(self, tokens: Sequence[int], start: int, outputs: tuple[int, ...], best: int = 0) -> F32:
         return self._program.run(_batch(tokens, start, outputs), best=best)

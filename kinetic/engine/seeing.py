@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kinetic.backends.base import CHUNK
 from kinetic.bits import F32
 from kinetic.engine.drafts import BlockSource, HiddenSource
+from kinetic.engine.warm import Warm
 from kinetic.errors import UnsupportedModel
 from kinetic.layers.deltanet import HIDDEN
 from kinetic.layers.watched import LayerInputs
@@ -47,15 +49,26 @@ def hidden_drafter(family: Family, draft: object) -> tuple[HiddenDrafter | None,
 
 
 class Seeing:
-    """``program`` is the model's, with its taps; ``progress`` gets one-line news."""
+    """``program`` is the model's, with its taps; ``progress`` gets one-line news. Of ``warm_bytes``, in which both keep
+    what they computed of earlier prompts, the drafter takes ``memory``; None: nothing is kept from prompt to prompt."""
 
     def __init__(
-        self, device: Backend, program: Program, drafter: HiddenDrafter, progress: Callable[[str], None] | None
+        self,
+        device: Backend,
+        program: Program,
+        drafter: HiddenDrafter,
+        progress: Callable[[str], None] | None,
+        warm_bytes: int | None = None,
     ) -> None:
         self._names = LayerInputs(drafter.layers).names or [HIDDEN]
         self._model, self._drafter = program, drafter
         self._program = device.load(drafter.forward, drafter.attention, progress)
         self._encoder = device.load(drafter.encode, (), progress) if drafter.encode else None
+        self._keeps = warm_bytes is not None and not self._program.state_bytes
+        self.memory = 0
+        if warm_bytes and self._keeps and program.can_keep and self._program.can_keep:
+            ours, theirs = self._program.kept_bytes(CHUNK), program.kept_bytes(CHUNK)
+            self.memory = warm_bytes * ours // max(1, ours + theirs)
 
     def rows(self) -> F32:
         """Of the model's last pass: float32 [T, width]."""
@@ -66,7 +79,8 @@ class Seeing:
     def source(self, clock: Callable[[], float] | None) -> HiddenSource:
         """One that has seen nothing yet. There is one sequence for all of them: only the last may be used."""
         kind = BlockSource if self._drafter.block else HiddenSource
-        return kind(self._program, self._encoder, self._drafter, clock)
+        warm = Warm(self._program, self.memory) if self._keeps else None
+        return kind(self._program, self._encoder, self._drafter, clock, warm)
 
     def close(self) -> None:
         for program in (self._program, self._encoder):

@@ -7,7 +7,7 @@ import pytest
 from kinetic.api import bench_edit
 from kinetic.cli import main
 from kinetic.engine import Engine
-from tests.support.fake_llama_bench import write_llama_bench
+from tests.support.fake_llama_bench import write_guessing, write_llama_bench
 from tests.support.tiny_families import write_tiny_family
 
 QUICK = ("--edit", "-n", "24", "-t", "1", "-r", "2", "-q")
@@ -45,6 +45,48 @@ def test_beside_llama_cpp(model, capsys, tmp_path, monkeypatch):
     record = json.loads(text)
     assert code == 0 and record["peer"] == "llama.cpp b11434 (0ddba11)" and record["peer_speeds"] == [128.0, 128.0]
     assert all(row["peer_ratio"]["median"] > 0 for row in record["results"])
+    assert record["peer_ngrams"] is None
+
+
+SAME = {"llama-completion": " one two [end of text]", "llama-lookup": " one two three"}
+
+
+@pytest.mark.parametrize("said", ["same", "differs", ""])
+def test_beside_n_grams_of_llama_cpp(model, capsys, tmp_path, monkeypatch, said):
+    monkeypatch.setenv("FAKE_LOG", str(tmp_path / "log"))
+    path = write_llama_bench(tmp_path)
+    texts = {"same": SAME, "differs": SAME | {"llama-lookup": " one six"}, "": {"llama-lookup": " one"}}[said]
+    write_guessing(path.parent, texts)
+    code, text = bench(model, capsys, "--compare", "--llama-bench", path, "--json")
+    record = json.loads(text)
+    assert code == 0 and record["peer_ngrams"] == {"kind": "lookup", "speeds": [12.0, 12.0], "answer": said}
+    edit, draw = record["results"]
+    assert edit["ngram_ratio"]["median"] == pytest.approx(edit["speed"]["median"] / 12, rel=0.3)
+    assert "ngram_ratio" not in draw, "speculation is asked for one job"
+
+
+def test_the_table_beside_n_grams(model, capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("FAKE_LOG", str(tmp_path / "log"))
+    path = write_llama_bench(tmp_path)
+    write_guessing(path.parent, SAME | {"llama-speculative-simple": " one"})
+    monkeypatch.setenv("FAKE_MODE", "fail llama-lookup")
+    code, text = bench(model, capsys, "--compare", "--llama-bench", path, "-r", "1")
+    assert code == 0 and "| to its n-grams (ngram-simple) | answer |" in text
+    assert text.endswith("\nWith n-grams llama.cpp's answer is the same as its plain one.\n")
+    edit, draw = (line.split("|") for line in text.splitlines() if line.startswith(("| edit", "| draw")))
+    assert float(edit[-3]) > 0 and draw[-3].strip() == ""
+
+
+def test_n_grams_that_do_not_run_cost_a_column(model, capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("FAKE_LOG", str(tmp_path / "log"))
+    path = write_llama_bench(tmp_path)
+    write_guessing(path.parent, {"llama-lookup": ""})
+    monkeypatch.setenv("FAKE_MODE", "fail llama-lookup")
+    words = ["bench", str(model), *QUICK[:-1], "-r", "1", "--compare", "--llama-bench", str(path)]
+    assert main(words) == 0
+    out, err = capsys.readouterr()
+    assert "n-grams" not in out and "to llama.cpp b11434" in out
+    assert "llama-lookup failed (exit 1): error: no such model; lookup is left out" in err
 
 
 def test_what_differs_is_named(model, capsys, monkeypatch):

@@ -142,7 +142,9 @@ def test_formula(golden, name, monkeypatch):
     rows = tuple(range(len(tokens)))
     with open_model_file(folder / "model.gguf") as file, default_rounding():
         family = models.build(file.gguf, file.weights)
-        ops = reference_ops.ReferenceOps(Batch(tokens, rows, (0,) * len(rows), rows), {}, StateStore(family.states))
+        ops = reference_ops.ReferenceOps(
+            Batch(tokens, rows, (0,) * len(rows), rows), reference_ops.Caches([]), StateStore(family.states)
+        )
         found = family.forward(ops)
     difference = float(np.abs(found - np.load(folder / "logits.npy")).max())
     print(f"{name}: {difference:.1e}")

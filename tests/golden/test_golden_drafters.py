@@ -149,6 +149,28 @@ def test_what_the_engine_guesses_first(case):
 
 
 @pytest.mark.parametrize("case", MODELS, indirect=True)
+def test_it_goes_on_behind_what_is_not_computed_again(case):
+    """The live sequence, cut back, and one that was set aside: the guesses are those of one that saw all."""
+    engine = Engine(case.target.gguf, case.target.weights, draft=case.drafter, threads=2)
+    source = engine._seeing.source(None)
+    source.rates.of = lambda kind: 1.0
+    expected = [case.spec["id_last"], *case.spec["draft_ids"]]
+    others = (case.tokens[::-1], case.tokens[:-9] + case.tokens[:20], case.tokens[:40])
+    for prompt in (case.tokens, *others):
+        engine.drafter = Drafter([source])
+        for asked in (prompt, case.tokens):
+            steps = engine.generate(Request(asked, Sampling(temperature=0)))
+            first = next(steps).token
+            if asked == case.tokens:
+                assert source._base == 0 and len(source._tokens) == len(asked)
+                (branch,) = source.propose([*asked, first], 8)
+                assert [first, *branch.tokens][: len(expected)] == expected
+            steps.close()
+        assert engine.reused > 0
+    engine.close()
+
+
+@pytest.mark.parametrize("case", MODELS, indirect=True)
 def test_steps_are_those_of_plain_decoding(case):
     engine = Engine(case.target.gguf, case.target.weights, draft=case.drafter, threads=2, off=COLD)
     plain = Engine(case.target.gguf, case.target.weights, threads=1, off=("drafts",))

@@ -45,7 +45,9 @@ def test_formula(golden, name, monkeypatch):
     rows = tuple(range(len(tokens)))
     with open_model_file(folder / "model.gguf") as file, default_rounding():
         family = models.build(file.gguf, file.weights)
-        ops = reference_ops.ReferenceOps(Batch(tokens, rows, (0,) * len(rows), rows), {}, StateStore(family.states))
+        ops = reference_ops.ReferenceOps(
+            Batch(tokens, rows, (0,) * len(rows), rows), reference_ops.Caches([]), StateStore(family.states)
+        )
         found = family.forward(ops)
     length = min(len(prompt), len(tokens))
     difference = float(np.abs(found[:length] - np.load(folder / "logits.npy")[:length]).max())

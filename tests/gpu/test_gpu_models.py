@@ -109,7 +109,7 @@ def test_long_batches_are_cut(device, family, monkeypatch):
     tokens = [int(token) for token in integers(3, 0, family.vocab_size, 21)]
     expected = load(GpuBackend(device), family).run(rows(tokens, 0))
     monkeypatch.setattr("kinetic.backends.gpu.program.CAPACITY", 8)
-    monkeypatch.setattr("kinetic.backends.gpu.executor.PARTIAL_BYTES", 4 * 6 * 22 * 3)
+    monkeypatch.setattr("kinetic.backends.gpu.attention.PARTIAL_BYTES", 4 * 6 * 22 * 3)
     assert_same(load(GpuBackend(device), family).run(rows(tokens, 0)), expected)
 
 

@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 from kinetic.backends.base import BLOCK, CHUNK, Attention
+from kinetic.backends.gpu.attention import LANES as ATTENTION_LANES
+from kinetic.backends.gpu.attention import Kind, attention_source
+from kinetic.backends.gpu.pages import LayerPages
 from kinetic.backends.gpu.products import ROWS_OF_A_GROUP
 from kinetic.backends.gpu.self_test import same_bits
 from kinetic.backends.gpu.source import kernel_source, matmul_source
@@ -35,34 +38,59 @@ def matmul(device):
 
 @pytest.fixture(scope="session")
 def attention(device):
-    program = device.build(kernel_source("attention"))
+    programs = {queries: device.build(attention_source(queries)) for queries in ATTENTION_LANES}
+    merge = device.build(kernel_source("attention_merge"))
 
-    def run(q, keys, values, positions, spec: Attention, lanes: int = LANES, sinks=None, first: int = 0) -> np.ndarray:
+    def run_one(q, keys, values, positions, spec: Attention, queries, most, lanes, sinks, first) -> np.ndarray:
         """Pages lie in reverse order, behind one of another sequence. Scratch starts as NaN, so that a chunk merged
         without having been computed shows."""
-        chunks, count = max(positions) // CHUNK + 1, len(q) - first
+        chunks, shared = max(positions) // CHUNK + 1, spec.heads // spec.kv_heads
         rows = np.array([(position, 1, max(positions) + 1) for position in positions], np.int32)
         tables = np.array([[0] * chunks, range(chunks, 0, -1)], np.int32)
-        sides = [_in_pages(side, chunks) for side in (keys, values)]
-        shape = spec.heads, spec.kv_heads, spec.head_dim, spec.value_width, chunks, spec.window, spec.causal
-        partials = np.full((count, spec.heads, chunks, spec.value_width + 2), np.nan, np.float32)
-        numbers = *map(np.int32, (first, *shape)), np.float32(spec.scale), np.float32(spec.softcap)
-        groups = count * spec.heads
-        device.run(program, "attention_chunks", groups * chunks, lanes, partials, q, *sides, rows, tables, *numbers)
+        tiles = np.array([(row, min(most, len(q) - row)) for row in range(0, len(q), most)], np.int32)
+        skipped = first // most
+        begin = Kind(shared, spec.window, spec.causal).first_chunk(min(positions))
+        shape = spec.heads, spec.kv_heads, spec.head_dim, spec.value_width
+        partials = np.full((len(q), spec.heads, chunks - begin, spec.value_width + 2), np.nan, np.float32)
+        seen = begin, chunks - begin, spec.window, spec.causal
+        numbers = *map(np.int32, (skipped, *shape, chunks, *seen)), np.float32(spec.scale), np.float32(spec.softcap)
+        count = len(tiles) - skipped
+        groups = count * spec.kv_heads * -(-shared // queries) * (chunks - begin)
+        pages = _in_pages(keys, values, chunks, spec)
+        device.run(
+            programs[queries], "attention_chunks", groups, lanes, partials, q, pages, rows, tables, tiles, *numbers
+        )
         out = np.full((len(q), spec.heads, spec.value_width), np.nan, np.float32)
         drains = np.zeros(1, np.float32) if sinks is None else sinks
-        merged = map(np.int32, (sinks is not None, first, spec.heads, *shape[3:]))
-        device.run(program, "attention_merge", groups, lanes, out, partials, rows, drains, *merged)
+        merged = map(np.int32, (sinks is not None, skipped, most, spec.heads, spec.value_width, *seen))
+        groups, lanes = count * most * spec.heads, 7 if lanes == 7 else 64
+        device.run(merge, "attention_merge", groups, lanes, out, partials, rows, tiles, drains, *merged)
         return out
+
+    def run(q, keys, values, positions, spec: Attention, sinks=None, first: int = 0, lanes: int = 0, queries: int = 0):
+        """However rows share a pass over keys, they have the same bits. By default lanes are as many as are used."""
+        shared, wanted = spec.heads // spec.kv_heads, [queries] if queries else programs
+        ways = {(queries, max(1, queries // shared)) for queries in wanted} | {(max(wanted), 1)}
+        made = [
+            run_one(q, keys, values, positions, spec, queries, most, lanes or ATTENTION_LANES[queries], sinks, first)
+            for queries, most in sorted(ways)
+        ]
+        for out in made[1:]:
+            assert same_bits(out[first:], made[0][first:])
+        return made[0]
 
     return run
 
 
-def _in_pages(side: np.ndarray, chunks: int) -> np.ndarray:
-    """float16 [n, G, D] as uint16 [chunks + 1, 256, G, D]: what ``tables`` says, NaN where there is nothing."""
-    whole = np.full(((chunks + 1) * CHUNK, *side.shape[1:]), np.nan, np.float16)
-    whole[: len(side)] = side[: len(whole)]
-    return np.ascontiguousarray(whole.reshape(chunks + 1, CHUNK, *side.shape[1:])[::-1]).view(np.uint16)
+def _in_pages(keys: np.ndarray, values: np.ndarray, chunks: int, spec: Attention) -> np.ndarray:
+    """float16 [n, G, D] as ``chunks`` + 1 pages: what ``tables`` says, NaN where there is nothing."""
+    sides = []
+    for side in (keys, values):
+        whole = np.full(((chunks + 1) * CHUNK, *side.shape[1:]), np.nan, np.float16)
+        whole[: len(side)] = side[: len(whole)]
+        sides.append(whole.reshape(chunks + 1, CHUNK, *side.shape[1:]))
+    layer = LayerPages(spec)
+    return np.concatenate([layer.page(*page) for page in reversed([*zip(*sides, strict=True)])])
 
 
 # --- matmul ---
@@ -194,13 +222,13 @@ def test_weights_below_the_cut_are_zero(attention):
     assert same_bits(out, reference(q, keys, values, positions, spec))
 
 
-@pytest.mark.parametrize("lanes", [1, 7, 256])
-def test_lanes_change_no_bit_of_attention(attention, lanes):
+@pytest.mark.parametrize(("lanes", "queries"), [(1, 4), (7, 16), (256, 8)])
+def test_lanes_change_no_bit_of_attention(attention, lanes, queries):
     spec = heads(window=300)
     positions = [299, 570]
     q, keys, values = case(2, 571, spec)
     expected = reference(q, keys, values, positions, spec)
-    assert same_bits(attention(q, keys, values, positions, spec, lanes), expected)
+    assert same_bits(attention(q, keys, values, positions, spec, lanes=lanes, queries=queries), expected)
 
 
 def test_attention_of_extreme_numbers(attention):

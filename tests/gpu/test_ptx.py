@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kinetic.backends import gpu
+from kinetic.backends.gpu.attention import LANES, attention_source
 from kinetic.backends.gpu.source import CUDA_OPTIONS, kernel_source, matmul_source, packed_source, tile_source
 from tests.conftest import absent
 from tests.gpu import test_format_snippets
@@ -27,6 +28,7 @@ SOURCES = {
     for path in sorted(Path(gpu.__path__[0]).glob("kernels/*.cu"))
     if not path.stem.startswith("matmul")
 }
+SOURCES["attention of few queries"] = attention_source(min(LANES))
 SOURCES |= {f"matmul of {name}": matmul_source(FORMATS[name]) for name in KINDS}
 SOURCES |= {f"packed {name}": packed_source(FORMATS[name]) for name in PACKED}
 SOURCES |= {f"tiles of {name}": tile_source(FORMATS[name]) for name in ("IQ1_M", "IQ1_S")}

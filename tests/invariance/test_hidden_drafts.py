@@ -62,3 +62,73 @@ def test_what_overflows_guesses_nothing(engine):
     source.begin([])
     source.see(0, PROMPT[:5], np.full((5, engine._seeing._drafter.width), np.inf, np.float32))
     assert list(source.propose(PROMPT[:6], 8)) == []
+
+
+@pytest.fixture
+def warm(file):
+    made = Engine(file.gguf, file.weights, threads=2)
+    yield made
+    made.close()
+
+
+def steps_of(engine, prompt, count):
+    """A source of hidden rows alone guesses."""
+    return list(engine.generate(Request(tuple(prompt), Sampling(temperature=0), count)))
+
+
+def test_behind_a_prompt_that_goes_on_it_knows_what_one_knows_that_saw_all(warm, engine):
+    source = fresh(warm)
+    warm.drafter = Drafter([source])
+    answer = [step.token for step in steps_of(warm, PROMPT[:150], 9)]
+    longer = [*PROMPT[:150], *answer, *PROMPT[150:200]]
+    found = steps_of(warm, longer, 5)
+    assert warm.reused >= 150 and source._base == 0
+    cold = fresh(engine)
+    engine.drafter = Drafter([cold])
+    assert steps_of(engine, longer, 5) == found
+    history = [*longer, *(step.token for step in found)]
+    assert guessed(source, history) == guessed(cold, history)
+
+
+def test_behind_a_prompt_that_was_set_aside_it_goes_on(warm):
+    """Of the one row that it could not see before its own layer saw it, it is given zeros."""
+    source = fresh(warm)
+    warm.drafter = Drafter([source])
+    expected = steps_of(warm, PROMPT, 5)
+    assert source._program.length(0) > 0 and warm._seeing.memory > 0
+    steps_of(warm, PROMPT[50:200], 5)
+    assert len(source._warm.memory) > 0
+    assert steps_of(warm, PROMPT, 5) == expected
+    assert warm.reused > 0
+    assert (source._base, source._tokens[: len(PROMPT)]) == (0, PROMPT), "it goes on behind what the model has"
+    assert len(guessed(source, [*PROMPT, *(step.token for step in expected)])[0]) > 5
+
+
+def test_what_is_typed_is_seen(warm):
+    source = fresh(warm)
+    warm.drafter = Drafter([source])
+    warm.prefill(PROMPT[:120])
+    assert source.wanted == 120
+    warm.prefill([*PROMPT[:100], *PROMPT[200:240]])
+    assert source._tokens[:100] == PROMPT[:100] and source._tokens[100:] == PROMPT[200:240][: len(source._tokens) - 100]
+    steps_of(warm, [*PROMPT[:100], *PROMPT[200:230]], 3)
+    assert source._tokens[:130] == [*PROMPT[:100], *PROMPT[200:230]]
+
+
+def test_a_pass_of_its_own_that_was_broken_off(warm):
+    """Its rows are gone, so it begins anew."""
+    source = fresh(warm)
+    warm.drafter = Drafter([source])
+    expected = steps_of(warm, PROMPT, 3)
+    source._program.truncate(0, 0)
+    assert steps_of(warm, PROMPT, 3) == expected
+
+
+def test_the_output_layer_is_packed_once(warm):
+    """And so is whatever else the model's own layer shares with it."""
+    ours, theirs = warm._program.weights, warm._seeing._program.weights
+    shared = [name for name in theirs._lent if name.startswith(("output.", "token_embd."))]
+    assert len(shared) == 1
+    weight = ours._weights[shared[0]]
+    assert theirs.packed(weight).data.ctypes.data == ours.packed(weight).data.ctypes.data
+    assert not set(theirs._weights) & set(ours._weights)

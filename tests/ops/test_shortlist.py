@@ -72,7 +72,18 @@ def check(weight, values, threads=2, bests=(1, 2, 3, 8)):
                 if best == 2:
                     left.append(program._shortlist.left)
             assert_same(program.run(one(number))[0], expected)
+        if program._shortlist._copy is not None:
+            check_halves(program, plain)
     return left
+
+
+def check_halves(program, plain):
+    """Half of the packed matrix is left, and all logits of any number of rows are still the same."""
+    assert program._shortlist._rest is not None and program.weights._weights == {}
+    for rows in (1, 2, 7, 16, 33):
+        numbers = tuple(row % len(plain) for row in range(rows))
+        batch = Batch(numbers, (0,) * rows, tuple(range(rows)), tuple(range(rows)))
+        assert_same(program.run(batch), plain[list(numbers)])
 
 
 def drawn(program, row, k):
@@ -137,6 +148,19 @@ def test_scales_of_every_size():
     d[3::50] = -0.0
     d[7::9, 3] = 6e-8
     check(table(q, d), np.ldexp(normals(13, 4, 640), np.repeat(integers(14, -9, 9, 4, 20), 32, axis=1)))
+
+
+@pytest.mark.parametrize("spikes", [1, 20, 200])
+def test_rows_with_large_elements(spikes):
+    """What most of a row lies in is bounded by itself: fewer groups are left than by lengths alone."""
+    q, d = random_table(640, 31)
+    values = normals(32, 2, 640)
+    values[:, integers(33, 0, 639, spikes)] *= 12
+    values[1] = -values[0]
+    check(table(q, d), values)
+    lower = np.where(values[0] < 0, -128, 112) + np.where(values[0] < 0, 0, 15)
+    q[::3] = np.clip(lower, -128, 127)  # halves that add all that they can
+    check(table(q, d), values)
 
 
 def test_zeros():

@@ -45,3 +45,26 @@ def write_llama_bench(folder: Path) -> Path:
     path.write_text(LLAMA_BENCH.format(python=sys.executable))
     path.chmod(0o755)
     return path
+
+
+GUESSING = """#!{python}
+import os, sys
+words = sys.argv[1:]
+value = dict(zip(words, words[1:]))
+mode = os.environ.get("FAKE_MODE", "")
+if mode == "fail " + os.path.basename(sys.argv[0]):
+    print("error: no such model", file=sys.stderr)
+    sys.exit(1)
+prompt = open(value["-f"]).read().removesuffix("\\n")
+print("<s>\\033[36m" + prompt + "\\033[0m" + "{text}" + "\\n\\n")
+print("0.01.234 I decoded", value["-n"], "tokens in    2.000 seconds, speed:  12.0 t/s", file=sys.stderr)
+"""
+
+
+def write_guessing(folder: Path, texts: dict[str, str]) -> None:
+    """Programs of these names that write these texts behind a prompt, and that ``-n`` tokens took two seconds.
+    FAKE_MODE may say ``fail`` and a name."""
+    for name, text in texts.items():
+        path = folder / name
+        path.write_text(GUESSING.format(python=sys.executable, text=text))
+        path.chmod(0o755)

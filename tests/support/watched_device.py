@@ -45,6 +45,10 @@ class Watched(opencl.Device):
         part = whole[start : start + max(size, 1)]
         return cl.Buffer(self._context, cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, hostbuf=part)
 
+    def copy(self, target: cl.Buffer, source: cl.Buffer, size: int) -> None:
+        super().copy(target, source, size)
+        self._queue.finish()  # what is copied may be given up next, and is the process's own memory
+
     def launch(self, kernel: cl.Kernel, groups: int, lanes: int, *arguments: object) -> None:
         super().launch(kernel, groups, lanes, *arguments)
         self._queue.finish()

@@ -7,7 +7,7 @@ import pytest
 
 from kinetic.adapters import close_all, fit, open_adapters
 from kinetic.backends.reference.linear import linear
-from kinetic.backends.reference.ops import ReferenceOps
+from kinetic.backends.reference.ops import Caches, ReferenceOps
 from kinetic.backends.states import StateStore
 from kinetic.engine import Engine
 from kinetic.errors import KineticError, UnsupportedModel, UsageError
@@ -102,7 +102,7 @@ def test_the_order_of_the_operations():
         return ops.linear(ops.outputs(ops.embed(table)), weight, bias)
 
     def by_hand(order):
-        ops = ReferenceOps(batch, {}, StateStore(()))
+        ops = ReferenceOps(batch, Caches([]), StateStore(()))
         x = ops.embed(table)
         y = linear(x, weight) + by_type(0, "b").decode(bias.data).reshape(-1)
         for pair in order:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from weakref import WeakSet
 
 from kinetic.backends.base import Attention, Forward, State
 from kinetic.backends.cpu import native, target
 from kinetic.backends.cpu.native import Kernels
 from kinetic.backends.cpu.program import CpuProgram
 from kinetic.backends.cpu.system import available_cores, processor_name
+from kinetic.backends.cpu.weights import WeightStore
 from kinetic.backends.graph import matrices, trace
 from kinetic.backends.identity import engine_digest
 from kinetic.errors import UsageError
@@ -28,6 +30,8 @@ class CpuBackend:
         self.isa = target.choose()
         self.engine_id = f"cpu:{engine_digest('cpu', native.kernel_digest(self.isa))}"
         self.device_name = processor_name()
+        self._packed = WeakSet[WeightStore]()
+        """Of the programs loaded so far: what they share with another one is packed once."""
 
     def load(
         self,
@@ -39,7 +43,10 @@ class CpuBackend:
     ) -> CpuProgram:
         nodes = trace(forward)
         types = {by_type(weight.ggml_type, weight.name).TYPE_ID for weight in matrices(nodes)}
-        return CpuProgram(Kernels(self.isa, types, progress), nodes, layers, self.threads, packs, states)
+        others = () if packs else tuple(self._packed)  # a pack has all that a program needs
+        program = CpuProgram(Kernels(self.isa, types, progress), nodes, layers, self.threads, packs, states, others)
+        self._packed.add(program.weights)
+        return program
 
 
 def open_backend(*, threads: int = 0) -> CpuBackend:

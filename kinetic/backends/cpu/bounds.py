@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 
 from kinetic.backends.cpu import dots, layout
+from kinetic.backends.cpu.codes import shifted
 from kinetic.backends.cpu.functions import REC_D, RECORD
 from kinetic.backends.cpu.ir import (
     F16,
@@ -43,6 +44,7 @@ from kinetic.backends.cpu.ir import (
     minimum,
     reduce_tree,
     shuffle,
+    splat,
     sqrt,
     store,
     vec,
@@ -67,6 +69,12 @@ SIXTHS = 6
 
 FACTOR = 256 / SIXTHS
 
+USUAL = 26.0
+"""Length of 32 lower halves, counted from the middle, of which all are as likely."""
+
+STEPS = 4
+"""To the limit that sizes are cut at: there the gain of one less is what it costs."""
+
 AHEAD = 1024
 """Bytes ahead of those in use that are asked for."""
 
@@ -90,7 +98,7 @@ def _lines(b: Builder, size: Value) -> Value:
     return b.and_(b.add(size, i64(LINE - 1)), i64(-LINE))
 
 
-def _places(b: Builder, group: Value, blocks: Value) -> Places:
+def places(b: Builder, group: Value, blocks: Value) -> Places:
     entries = b.add(group, i64(LINE))
     halves = b.add(entries, _lines(b, b.mul(blocks, i64(ENTRY))))
     return Places(group, entries, halves, b.add(halves, b.mul(blocks, i64(NIBBLES))))
@@ -102,15 +110,31 @@ def bound_limits(module: ir.Module) -> None:
     with loop(b, blocks) as i:
         q = b.sext(load(b, b.add(records, b.mul(i, i64(RECORD))), 0, vec(I8, 32)), vec(I32, 32))
         total = reduce_tree(b, q, _add)
-        squares = b.sitofp(reduce_tree(b, b.mul(q, q), _add), F32)
-        # 7.5 times the sum, rounded down, and -128 times; 2 for what this and the factor's shift round down.
-        middle = b.ashr(b.mul(total, ir.Constant(I32, 15)), ir.Constant(I32, 1))
+        clipped, excess = _clipped(b, q)
+        squares = _squares(b, clipped)
+        # 7.5 times both sums, rounded down, and -128 times one; 2 for what this and the factor's shift round down.
+        middle = b.ashr(b.mul(b.add(total, excess), ir.Constant(I32, 15)), ir.Constant(I32, 1))
         base = b.add(b.sub(middle, b.mul(total, ir.Constant(I32, 128))), ir.Constant(I32, 2))
         factor = b.fptosi(b.fmul(sqrt(b, squares), ir.Constant(F32, FACTOR)), I32)
         at = b.add(out, b.mul(i, i64(LIMIT)))
         store(b, base, at)
         store(b, b.add(factor, ir.Constant(I32, 2)), at, 4)
     b.ret_void()
+
+
+def _clipped(b: Builder, q: Value) -> tuple[Value, Value]:
+    """Sizes of elements, cut at a limit, and the sum of what was cut off. Any limit is right; with this one the bound
+    is about as low as it can be where the lower halves are as long as USUAL."""
+    sizes = b.select(b.icmp_signed("<", q, like(q.type, 0)), b.neg(q), q)
+    cut = sizes
+    for _ in range(STEPS):
+        limit = b.fptosi(b.fmul(sqrt(b, _squares(b, cut)), ir.Constant(F32, 7.5 / USUAL)), I32)
+        cut = minimum(b, cut, splat(b, limit, q.type.count))
+    return cut, reduce_tree(b, b.sub(sizes, cut), _add)
+
+
+def _squares(b: Builder, v: Value) -> Value:
+    return b.sitofp(reduce_tree(b, b.mul(v, v), _add), F32)
 
 
 def _add(b: Builder, x: Value, y: Value) -> Value:
@@ -120,7 +144,7 @@ def _add(b: Builder, x: Value, y: Value) -> Value:
 def bound_group(module: ir.Module) -> None:
     """bound_group(weights, blocks, out) -> 1 if a scale is below 0, else 0: one group of the copy of a Q8_0 matrix."""
     b, (weights, blocks, out) = function(module, "bound_group", "aaa", I64)
-    to = _places(b, out, blocks)
+    to = places(b, out, blocks)
     ints, floats = vec(I32, GROUP), vec(F32, GROUP)
     body = Loop(b, blocks, [like(floats, 0), like(floats, 0)])
     d, _ = _source(b, weights, body.i)
@@ -144,20 +168,25 @@ def bound_group(module: ir.Module) -> None:
         store(b, b.trunc(_sizes(b, raw), vec(I8, GROUP)), entry)
         at = b.add(to.halves, b.mul(i, i64(NIBBLES)))
         for j in range(4):
-            low = b.and_(_shifted(b, raw[j]), like(raw[j].type, 15))
+            low = b.and_(shifted(b, raw[j], -4), like(raw[j].type, 15))
             store(b, b.or_(low, b.and_(raw[4 + j], like(raw[j].type, 240))), at, LINE * j)
     is_less = b.fcmp_ordered("<", least, like(floats, 0))
     b.ret(b.zext(reduce_tree(b, is_less, _or), I64))
 
 
-def _source(b: Builder, weights: Value, i: Value) -> tuple[Value, Value]:
-    """The scales of block ``i`` as float32, and where its integers are: chunks of 8, lines of scales for 2."""
+def source(b: Builder, weights: Value, i: Value) -> tuple[Value, Value]:
+    """Where the scales of block ``i`` are, and its integers: chunks of 8, lines of scales for 2."""
     chunk = b.add(weights, b.mul(b.ashr(i, i64(3)), i64(layout.chunk_bytes(WHOLE, BLOCKS))))
     number, size = b.and_(i, i64(BLOCKS - 1)), layout.quant_bytes(WHOLE)
     line = b.add(chunk, b.mul(b.ashr(number, i64(1)), i64(LINE + 2 * size)))
     odd = b.and_(number, i64(1))
-    d = load(b, b.add(line, b.mul(odd, i64(2 * GROUP))), 0, vec(F16, GROUP), 16)
-    return b.fpext(d, vec(F32, GROUP)), b.add(b.add(line, i64(LINE)), b.mul(odd, i64(size)))
+    return b.add(line, b.mul(odd, i64(2 * GROUP))), b.add(b.add(line, i64(LINE)), b.mul(odd, i64(size)))
+
+
+def _source(b: Builder, weights: Value, i: Value) -> tuple[Value, Value]:
+    """Scales as float32, and where the integers are."""
+    scales, quants = source(b, weights, i)
+    return b.fpext(load(b, scales, 0, vec(F16, GROUP), 16), vec(F32, GROUP)), quants
 
 
 def _sizes(b: Builder, raw: Sequence[Value]) -> Value:
@@ -182,12 +211,6 @@ def _or(b: Builder, x: Value, y: Value) -> Value:
     return b.or_(x, y)
 
 
-def _shifted(b: Builder, v: Value) -> Value:
-    """Bytes shifted right by 4, and rubbish above."""
-    shorts = vec(I16, v.type.count // 2)
-    return b.bitcast(b.lshr(b.bitcast(v, shorts), like(shorts, 4)), v.type)
-
-
 def bound_two(module: ir.Module, isa: str) -> None:
     """bound_two(group, other, records, limits, blocks, out, other_out): of each of two groups the largest bound, one
     float32. +inf stands for any that is not below it."""
@@ -195,8 +218,8 @@ def bound_two(module: ir.Module, isa: str) -> None:
     lanes = dots.LANES[isa]
     floats = vec(F32, lanes)
     parts = range(GROUP // lanes)
-    places = [_places(b, group, blocks) for group in groups]
-    units = [[_unit(b, place, part, lanes) for part in parts] for place in places]
+    here = [places(b, group, blocks) for group in groups]
+    units = [[_unit(b, place, part, lanes) for part in parts] for place in here]
     count = len(groups) * len(parts)
     chunks = Loop(b, b.ashr(b.add(blocks, i64(BLOCKS - 1)), i64(3)), [like(floats, 0)] * count)
     start = b.mul(chunks.i, i64(BLOCKS))
@@ -204,7 +227,7 @@ def bound_two(module: ir.Module, isa: str) -> None:
     i = b.add(start, body.i)
     record, limit = b.add(records, b.mul(i, i64(RECORD))), b.add(limits, b.mul(i, i64(LIMIT)))
     sums = []
-    for number, place in enumerate(places):
+    for number, place in enumerate(here):
         _fetch_ahead(b, place, i)
         for part in parts:
             before = body.values[number * len(parts) + part]
@@ -258,4 +281,4 @@ def _words(b: Builder, halves: Value, part: int, lanes: int) -> Sequence[Any]:
     ty = vec(I8, 4 * lanes)
     raw = [load(b, halves, LINE * j + 4 * lanes * part, ty, 32) for j in range(4)]
     low = [b.and_(v, like(ty, 15)) for v in raw]
-    return low + [b.and_(_shifted(b, v), like(ty, 15)) for v in raw]
+    return low + [b.and_(shifted(b, v, -4), like(ty, 15)) for v in raw]

@@ -19,7 +19,18 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite import ir
 
-from kinetic.backends.cpu import activation_rows, attention, bounds, control, delta_rows, float_tiles, rows, scan, tiles
+from kinetic.backends.cpu import (
+    activation_rows,
+    attention,
+    bounds,
+    control,
+    delta_rows,
+    float_tiles,
+    halves,
+    rows,
+    scan,
+    tiles,
+)
 from kinetic.backends.cpu.objects import sealed
 from kinetic.backends.cpu.target import machine
 from kinetic.formats import Format, by_type
@@ -48,7 +59,7 @@ def attention_unit(isa: str) -> llvm.ModuleRef:
     sources = [core_attention, core_candidates, core_delta, core_experts, core_recurrent, core_routes, core_scan]
     sources.append(core_shortlist)
     by_isa = [lambda m, part=part: part.emit(m, isa) for part in (attention, delta_rows, bounds)]
-    return with_kernels(emitted("attention", *by_isa, scan.emit), *sources)
+    return with_kernels(emitted("attention", *by_isa, halves.emit, scan.emit), *sources)
 
 
 def with_kernels(module: llvm.ModuleRef, *sources: ModuleType) -> llvm.ModuleRef:
@@ -77,6 +88,8 @@ def emit_tiles(module: ir.Module, fmt: Format, isa: str) -> None:
     """The tile kernels of any format."""
     if fmt.QUANTISED:
         tiles.emit(module, fmt, isa)
+        if fmt is bounds.WHOLE:
+            tiles.emit(module, fmt, isa, halves.Halves(fmt))
     else:
         float_tiles.emit(module, fmt)
 

@@ -20,6 +20,7 @@ copy_row = extern("copy_row", "aaa")
 bound_limits = extern("bound_limits", "aaa")
 bound_group = extern("bound_group", "aaa", "a")
 bound_two = extern("bound_two", "aaaaaaa")
+rest_group = extern("rest_group", "aaaa")
 one_call, two_call = pointer_call(4), pointer_call(5)
 
 SECOND = 2048
@@ -34,6 +35,13 @@ def shrink(weights, group_bytes, blocks, out, out_bytes, first, last, bad):
     for g in range(first, last):
         if bound_group(weights + g * group_bytes, blocks, out + g * out_bytes) != 0:
             write_i64(bad, 1)
+
+
+@kernel
+def leave_rest(weights, group_bytes, blocks, copy, copy_bytes, out, out_bytes, first, last):
+    """What is left of groups ``first`` .. ``last`` - 1 beside the copy."""
+    for g in range(first, last):
+        rest_group(weights + g * group_bytes, blocks, copy + g * copy_bytes, out + g * out_bytes)
 
 
 @inline

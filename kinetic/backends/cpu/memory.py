@@ -55,3 +55,16 @@ def address(array: NDArray[Any]) -> int:
 
 def round_up(n: int, multiple: int) -> int:
     return (n + multiple - 1) // multiple * multiple
+
+
+def give_back(part: NDArray[np.uint8]) -> None:
+    """Gives the whole pages of a part of what ``allocate_huge`` gave back to the system: they read as zeros then."""
+    base: Any = part
+    while isinstance(base, (np.ndarray, memoryview)):
+        base = base.base if isinstance(base, np.ndarray) else base.obj
+    if not isinstance(base, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    start = address(part) - address(np.frombuffer(base, np.uint8))
+    first, last = round_up(start, mmap.PAGESIZE), (start + part.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    if last > first:
+        base.madvise(mmap.MADV_DONTNEED, first, last - first)

@@ -43,9 +43,9 @@ COMMON_UNITS = ("core", "attention")
 """Units that every model needs (build.py); the others are formats."""
 
 KERNEL_SOURCES = (
-    "activation_rows attention bounds build compiled control core core_attention core_candidates core_delta "
+    "activation_rows attention bounds build codes compiled control core core_attention core_candidates core_delta "
     "core_experts core_ops core_recurrent core_routes core_scan core_shortlist core_work delta_rows dots emitted "
-    "expert_fields float_tiles functions ir layout objects packing rows scan tape target tiles"
+    "expert_fields float_tiles functions halves ir layout objects packing rows scan tape target tiles"
 ).split()
 """Modules of this package that end up in object files. ``test_native`` checks that none is forgotten."""
 
@@ -113,6 +113,7 @@ class Kernels:
         self.work = self._function("work", 4)
         self.candidates = self._function("candidates", 7)
         self.shrink = self._function("shrink", 8)
+        self.leave_rest = self._function("leave_rest", 9)
         self.exp_row = self._function("exp_row", 3)
         forget_code("libllvmlite")  # 30 MB, and nothing is compiled or linked from now on
 
@@ -127,7 +128,7 @@ class Kernels:
         return address
 
     def tile(self, fmt: Format, kind: str) -> int:
-        """Address of a tile kernel: ``tiles.ONE``, ``TWO`` or ``MANY``."""
+        """Address of a tile kernel: ``tiles.ONE``, ``TWO`` or ``MANY``, behind the ``suffix`` of a ``tiles.Stream``."""
         return self.address(tile_name(fmt, kind))
 
     def pack(self, fmt: Format) -> Callable[..., None]:

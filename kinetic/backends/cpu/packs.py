@@ -157,6 +157,11 @@ class Pack:
             self._offered = None
             self._writer.start()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing that was offered is still to be written."""
+        return self._offered is None and (self._writer is None or not self._writer.is_alive())
+
     def close(self) -> None:
         """Wait until what was begun is written. A program that is being ended doesn't wait, and keeps nothing."""
         self._offered = None

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from kinetic.backends.base import CHUNK, Attention
 from kinetic.backends.cpu.layout import TILE
 from kinetic.backends.cpu.memory import address, allocate_huge, round_up
+from kinetic.backends.pages import U8, PageParts, PageTables, Part
 from kinetic.errors import OutOfMemory
 
 F16 = NDArray[np.float16]
-U8 = NDArray[np.uint8]
 
 
-class PageLayout:
+class PageLayout(PageParts):
     """Where each layer's keys and values lie in a page, in bytes. Values are padded to a multiple of 16 elements."""
 
     def __init__(self, layers: Sequence[Attention]) -> None:
@@ -30,53 +30,11 @@ class PageLayout:
             self.values[spec.layer] = offset
             offset += round_up(spec.kv_heads * CHUNK * round_up(spec.value_width, 16) * 2, 64)
         self.page_bytes = offset
+        super().__init__([part for spec in layers for part in self._parts_of(spec)])
 
-        self._parts = [part for spec in layers for part in self._parts_of(spec)]
-
-    def _parts_of(self, spec: Attention) -> Iterator[tuple[int, int, int, int]]:
-        """Of keys and of values: where they begin, heads, positions of a piece, its bytes."""
-        yield self.keys[spec.layer], spec.kv_heads, 16, 32 * spec.head_dim
-        yield self.values[spec.layer], spec.kv_heads, 1, 2 * round_up(spec.value_width, 16)
-
-    def copy(self, source: U8, target: U8, count: int) -> None:
-        """The first ``count`` positions of one page into another."""
-        for start, heads, positions, size in self._parts:
-            shape = (heads, CHUNK // positions, size)
-            end, pieces = start + heads * CHUNK // positions * size, (count + positions - 1) // positions
-            target[start:end].reshape(shape)[:, :pieces] = source[start:end].reshape(shape)[:, :pieces]
-
-    def packed_bytes(self, count: int) -> int:
-        """Of ``pack``."""
-        size = 0
-        for _, heads, positions, piece in self._parts:
-            size += heads * ((count + positions - 1) // positions) * piece
-        return size
-
-    def pack(self, page: U8, count: int) -> U8:
-        """The first ``count`` positions of a page without gaps, zeros where a tile of keys has more positions."""
-        out = np.empty(self.packed_bytes(count), np.uint8)
-        for there, here, rest in self._pieces(page, out, count):
-            here[...] = there
-            if rest:
-                heads, _, size = here.shape
-                here[:, -1].reshape(heads, size // 32, 32)[:, :, 2 * rest :] = 0
-        return out
-
-    def unpack(self, data: U8, page: U8, count: int) -> None:
-        """Put back what ``pack`` gave."""
-        for there, here, _ in self._pieces(page, data, count):
-            there[...] = here
-
-    def _pieces(self, page: U8, packed: U8, count: int) -> Iterator[tuple[U8, U8, int]]:
-        """Of each part: where it lies in a page and in what is packed, [heads, pieces, bytes], and how many positions
-        its last tile has, 0 if all."""
-        at = 0
-        for start, heads, positions, size in self._parts:
-            pieces = (count + positions - 1) // positions
-            whole = page[start : start + heads * CHUNK // positions * size].reshape(heads, CHUNK // positions, size)
-            length = heads * pieces * size
-            yield whole[:, :pieces], packed[at : at + length].reshape(heads, pieces, size), count % positions
-            at += length
+    def _parts_of(self, spec: Attention) -> Iterator[Part]:
+        yield Part(self.keys[spec.layer], spec.kv_heads, 16, 32 * spec.head_dim)
+        yield Part(self.values[spec.layer], spec.kv_heads, 1, 2 * round_up(spec.value_width, 16))
 
     def _key_view(self, page: U8, spec: Attention) -> F16:
         """The keys of a page as they are counted, float16 [16, 16, G, D]: 16 of one head lie side by side in memory."""
@@ -105,15 +63,13 @@ class PageLayout:
             view[...] = whole.reshape(view.shape)
 
 
-class Pages:
+class Pages(PageTables[U8]):
     """The page tables of all sequences. A table is an int64 array of addresses, one for each 256 positions."""
 
     def __init__(self, layout: PageLayout) -> None:
+        super().__init__()
         self._layout = layout
         self._tables: dict[int, NDArray[np.int64]] = {}
-        self._pages: dict[int, list[U8]] = {}
-        self._borrowed: dict[int, int] = {}
-        self._free: list[U8] = []
 
     def table(self, sequence: int, length: int) -> int:
         """Address of the table of ``sequence``, with room for ``length`` positions."""
@@ -131,33 +87,13 @@ class Pages:
         return address(table)
 
     def truncate(self, sequence: int, length: int) -> None:
-        pages = self._pages.get(sequence, [])
-        keep = (length + CHUNK - 1) // CHUNK
-        self._free += pages[max(keep, self._borrowed.get(sequence, 0)) :]
-        del pages[keep:]
-        if length == 0:
-            for made in (self._pages, self._tables, self._borrowed):
-                made.pop(sequence, None)
-
-    def fork(self, source: int, target: int, length: int) -> None:
-        """``target`` borrows the full pages among the first ``length`` positions, and has a copy of what remains."""
-        self.truncate(target, 0)  # of a table of an earlier one no address may be read
-        full, rest = divmod(length, CHUNK)
-        lent = self._pages.get(source, [])
-        self._pages[target], self._borrowed[target] = lent[:full], full
-        if rest:
-            page = self._take_page()
-            self._layout.copy(lent[full], page, rest)
-            self._pages[target].append(page)
+        super().truncate(sequence, length)
+        if length == 0:  # of a table of an earlier one no address may be read
+            self._tables.pop(sequence, None)
 
     def take_over(self, source: int, target: int) -> None:
-        """The pages of ``target`` beyond those that its fork ``source`` borrowed give way to the fork's."""
-        pages, borrowed = self._pages.pop(source), self._borrowed.pop(source)
-        self._free += self._pages[target][borrowed:]
-        self._pages[target], self._tables[target] = pages, self._tables.pop(source)
-
-    def _take_page(self) -> U8:
-        return self._free.pop() if self._free else self._new_page()
+        super().take_over(source, target)
+        self._tables[target] = self._tables.pop(source)
 
     def read(self, sequence: int, length: int) -> tuple[dict[int, F16], dict[int, F16]]:
         """Copies of the first ``length`` keys and values, float16 [length, G, D] by layer."""
@@ -184,14 +120,18 @@ class Pages:
                 part = slice(number * CHUNK, min(length, (number + 1) * CHUNK))
                 self._layout.put(page, spec, keys[spec.layer][part], values[spec.layer][part])
 
+    def kept_bytes(self, count: int) -> int:
+        return self._layout.packed_bytes(count)
+
     def read_block(self, sequence: int, start: int, count: int) -> U8:
-        """See ``base.Program.read_kept``."""
         return self._layout.pack(self._pages[sequence][start // CHUNK], count)
 
     def write_block(self, sequence: int, start: int, count: int, data: U8) -> None:
-        """See ``base.Program.write_kept``."""
         self.table(sequence, start + count)
         self._layout.unpack(data, self._pages[sequence][start // CHUNK], count)
+
+    def _copy_page(self, source: U8, target: U8, count: int) -> None:
+        self._layout.copy(source, target, count)
 
     def _new_page(self) -> U8:
         try:

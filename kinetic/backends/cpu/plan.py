@@ -312,7 +312,7 @@ class Planner:
 
     def _emit_output(self, node: Node, words: list[int], reads: list[Touch], out: Buffer, packed: Packed) -> None:
         """The product that makes the logits, or only the best ones: see ``core_shortlist``."""
-        self._output = Output(packed, np.zeros(WORDS, np.int64))
+        self._output = Output(node["weight"], packed, np.zeros(WORDS, np.int64))
         words = [*words, address(self._output.words)]
         bounds = Buffer(np.zeros(0, np.uint8))
         self._emit(tape.OUTPUT, node, words, reads, [(out, None), (bounds, None)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetic.backends import rope_tables
-from kinetic.backends.base import CHUNK, Attention, Rope, Snapshot, State
-from kinetic.backends.checks import check_given, check_table, split
+from kinetic.backends.base import CHUNK, Attention, Rope, State
+from kinetic.backends.checks import check_given, check_table, runs, split
 from kinetic.backends.control_word import default_rounding
 from kinetic.backends.cpu import tape
 from kinetic.backends.cpu.barriers import Buffer
@@ -26,7 +26,8 @@ from kinetic.backends.cpu.shortlist import Shortlist, is_worth
 from kinetic.backends.cpu.weights import WeightStore, open_pack
 from kinetic.backends.cpu.workers import Workers
 from kinetic.backends.graph import OUTPUT_ROWS, Node, matrices
-from kinetic.backends.states import StateStore, check_snapshot
+from kinetic.backends.program import Sequences
+from kinetic.backends.states import StateStore
 from kinetic.backends.whole import needs_whole, whole_spans
 from kinetic.bits import F32
 from kinetic.errors import OutOfMemory
@@ -38,7 +39,7 @@ CAPACITY, TAPPED, TAP_BYTES = 512, 128, 1 << 17
 which cannot change a bit."""
 
 
-class CpuProgram:
+class CpuProgram(Sequences[Pages]):
     def __init__(
         self,
         kernels: Kernels,
@@ -47,18 +48,17 @@ class CpuProgram:
         threads: int,
         packs: PackCache | None = None,
         states: Sequence[State] = (),
+        others: Iterable[WeightStore] = (),
     ) -> None:
         self._kernels, self._threads = kernels, threads
-        self.can_keep = True
         # In a pass of one row each thread has a copy of what it reads, and there is room for a copy a row.
         tapped = 4 * sum(node.width for node in nodes if node.op == "tap")  # exact: integers
         self._capacity = max(TAPPED, threads) if tapped > TAP_BYTES else CAPACITY
         self._is_whole = needs_whole(layers, nodes)
         self._layout = PageLayout(layers)
-        self._pages = Pages(self._layout)
-        self._states = StateStore(states, _room_for_states)
+        super().__init__(layers, Pages(self._layout), StateStore(states, _room_for_states))
         self._nodes = nodes
-        self._tape: Tape = self._plan(nodes, packs)
+        self._tape: Tape = self._plan(nodes, packs, others)
         self.vocab_size = self._tape.vocab_size
         self._program = np.zeros(tape.FIRST_FREE + 64, np.int64)
         self._more_tables = np.zeros(0, np.int64)
@@ -72,9 +72,9 @@ class CpuProgram:
         self._shortlist = self._made_shortlist()
         self._candidates = Candidates(kernels, self.vocab_size)
 
-    def _plan(self, nodes: list[Node], packs: PackCache | None) -> Tape:
+    def _plan(self, nodes: list[Node], packs: PackCache | None, others: Iterable[WeightStore]) -> Tape:
         """The tape, with all weights packed. A pack was written only of checked weights: they are not checked again."""
-        self._weights = weights = WeightStore(self._kernels, matrices(nodes), self._threads)
+        self.weights = weights = WeightStore(self._kernels, matrices(nodes), self._threads, others)
         tables = list({node["table"].name: node["table"] for node in nodes if node.op in TABLES}.values())
         pack = self._pack = open_pack(packs, tables, weights)
         is_read = pack is not None and weights.read(pack)
@@ -118,20 +118,16 @@ class CpuProgram:
 
     def _planned(self) -> Tape:
         with default_rounding():
-            planner = Planner(self._kernels, self._weights, self._layout, self._states, self._capacity)
+            planner = Planner(self._kernels, self.weights, self._layout, self._states, self._capacity)
             return planner.plan(self._nodes)
 
     def _made_shortlist(self) -> Shortlist | None:
         output = self._tape.output
         if output is None or self._is_whole or not is_worth(output.packed):
             return None
-        return Shortlist(self._kernels, output, self._threads)
+        return Shortlist(self._kernels, output, self._threads, self._tape.code, self.weights)
 
     # ---- one pass
-
-    @property
-    def can_branch(self) -> bool:
-        return not self._states.states
 
     def run(self, batch: Batch, given: F32 | None = None, best: int = 0) -> F32:
         """See ``base.Program.run``."""
@@ -254,7 +250,6 @@ class CpuProgram:
             table = self._blocks[slot]
             table[: len(blocks)] = blocks
             self._program[slot], self._program[slot + 1] = address(table), len(blocks)
-
         self._refresh_parts(batch)
 
     def _refresh_sequences(self, batch: Batch) -> None:
@@ -287,55 +282,6 @@ class CpuProgram:
             self._program[tape.PARTS] = address(self._parts)
 
     # ---- the rest of base.Program
-
-    def length(self, sequence: int) -> int:
-        return self._states.length(sequence)
-
-    def truncate(self, sequence: int, length: int) -> int:
-        kept = self._states.truncate(sequence, length)
-        self._pages.truncate(sequence, kept)
-        return kept
-
-    def mark(self, sequence: int) -> None:
-        self._states.mark(sequence)
-
-    def snapshot(self, sequence: int) -> Snapshot:
-        length = self.length(sequence)
-        keys, values = self._pages.read(sequence, length)
-        return Snapshot(length, keys, values, self._states.copies(sequence))
-
-    def restore(self, sequence: int, snapshot: Snapshot) -> None:
-        check_snapshot(snapshot, self._attention)
-        self._states.put(sequence, snapshot.length, snapshot.states)
-        self._pages.write(sequence, snapshot.length, snapshot.keys, snapshot.values)
-
-    @property
-    def state_bytes(self) -> int:
-        return self._states.size
-
-    def kept_bytes(self, count: int) -> int:
-        return self._layout.packed_bytes(count)
-
-    def read_kept(self, sequence: int, start: int, count: int) -> NDArray[np.uint8]:
-        return self._pages.read_block(sequence, start, count)
-
-    def write_kept(self, sequence: int, start: int, count: int, data: NDArray[np.uint8]) -> None:
-        self._pages.write_block(sequence, start, count, data)
-
-    def read_states(self, sequence: int) -> NDArray[np.uint8]:
-        return self._states.copy(sequence)
-
-    def stand(self, sequence: int, length: int, states: NDArray[np.uint8] | None = None) -> None:
-        self._states.stand(sequence, length, states)
-        self._pages.truncate(sequence, length)
-
-    def fork(self, source: int, target: int, length: int) -> None:
-        self._states.fork(target, length)
-        self._pages.fork(source, target, length)
-
-    def take_over(self, source: int, target: int) -> None:
-        self._states.take_over(source, target)
-        self._pages.take_over(source, target)
 
     def candidates(self, row: F32, k: int, floor: float) -> tuple[NDArray[Any], F32]:
         """See ``reference.candidates``."""
@@ -372,21 +318,3 @@ def _rows_in(buffer: Buffer, rows: int) -> F32:
     """The first rows of a buffer of activations, with what pads them, where they lie."""
     stride = buffer.stride // 4
     return buffer.data.view(np.float32)[: rows * stride].reshape(rows, stride)
-
-
-def runs(batch: Batch, limit: int) -> list[tuple[int, int]]:
-    """(first row, rows) of stretches in one sequence at consecutive positions, at most ``limit`` rows each."""
-    out: list[tuple[int, int]] = []
-    start = 0
-    rows = len(batch.tokens)
-    for t in range(1, rows + 1):
-        joined = (
-            t < rows
-            and t - start < limit
-            and batch.sequences[t] == batch.sequences[start]
-            and batch.positions[t] == batch.positions[start] + (t - start)
-        )
-        if not joined:
-            out.append((start, t - start))
-            start = t
-    return out

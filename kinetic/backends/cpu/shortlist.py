@@ -4,6 +4,7 @@ logits of those that can still win. docs/adr/0013 has the proof, docs/PERFORMANC
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,13 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinetic.backends.base import BLOCK
+from kinetic.backends.cpu import tape
+from kinetic.backends.cpu.halves import SUFFIX, rest_bytes
 from kinetic.backends.cpu.layout import GROUP, LINE, NIBBLES, TILE
-from kinetic.backends.cpu.memory import address, allocate, allocate_huge, round_up
+from kinetic.backends.cpu.memory import address, allocate, allocate_huge, give_back, round_up
+from kinetic.backends.cpu.tiles import MANY, ONE, TWO
 from kinetic.formats import by_type
 
 if TYPE_CHECKING:
+    from kinetic.backends.base import Weight
     from kinetic.backends.cpu.native import Kernels
-    from kinetic.backends.cpu.weights import Packed
+    from kinetic.backends.cpu.weights import Packed, WeightStore
     from kinetic.backends.graph import Node
 
 SMALLEST = 32 << 20
@@ -37,6 +42,9 @@ AFTER = 24
 TRIAL, PAUSE = 32, 256
 """After so many passes in which too many groups were left, so many are computed in the plain way."""
 
+PIECE = 16 << 20
+"""Bytes of the packed matrix that are given back at a time, once their rest was copied."""
+
 WORDS = 8
 MOST_WIDTH = 65536
 
@@ -45,6 +53,7 @@ MOST_WIDTH = 65536
 class Output:
     """The product that makes the logits; ``words`` int64 [8] are those of ``core_shortlist.output``."""
 
+    weight: Weight
     packed: Packed
     words: NDArray[np.int64]
 
@@ -61,10 +70,17 @@ def is_worth(packed: Packed) -> bool:
 
 
 class Shortlist:
-    """Makes the copy when it has been missed often enough, and does without where it leaves too many groups."""
+    """Makes the copy when it has been missed often enough, and does without where it leaves too many groups.
 
-    def __init__(self, kernels: Kernels, output: Output, threads: int) -> None:
+    ``code`` int64 [n, WORDS] are the instructions of the tape, ``store`` has the packed matrix: where nobody else
+    needs that, the copy takes the place of half of it."""
+
+    def __init__(
+        self, kernels: Kernels, output: Output, threads: int, code: NDArray[np.int64], store: WeightStore
+    ) -> None:
         self._kernels, self._output, self._threads = kernels, output, threads
+        self._code, self._store = code, store
+        self._rest: NDArray[np.uint8] | None = None
         self._missed = 0
         self._left = self._tried = self._paused = 0
         self._is_impossible = False
@@ -114,9 +130,7 @@ class Shortlist:
         def part(groups: tuple[int, int]) -> None:
             self._kernels.shrink(source, packed.group_bytes, blocks, target, size, *groups, address(bad))
 
-        edges = [packed.groups * i // self._threads for i in range(self._threads + 1)]
-        with ThreadPoolExecutor(self._threads) as pool:
-            list(pool.map(part, pairwise(edges)))
+        self._shared(part, 0, packed.groups)
         if bad[0]:
             self._is_impossible = True
             return False
@@ -129,4 +143,35 @@ class Shortlist:
         self._nothing = np.full(GROUP, -np.inf, np.float32)
         memory = [address(self._bounds), address(self._own), own, leaders, packed.rows, address(self._nothing)]
         words[:] = [target, size, *memory]
+        self._leave_rest(size)
         return True
+
+    def _shared(self, part: Callable[[tuple[int, int]], None], first: int, last: int) -> None:
+        """The work of groups ``first`` to ``last``, by all threads."""
+        edges = [first + (last - first) * i // self._threads for i in range(self._threads + 1)]
+        with ThreadPoolExecutor(self._threads) as pool:
+            list(pool.map(part, pairwise(edges)))
+
+    def _leave_rest(self, copy_bytes: int) -> None:
+        """Keep of the packed matrix only what the copy does not have, if nobody else reads it: from now on kernels read
+        both. Its memory is given back piece by piece, so that at no time much more is in use than in the end."""
+        packed, blocks = self._output.packed, self._output.packed.width // BLOCK
+        size, old = rest_bytes(blocks), packed.group_bytes
+        try:
+            rest = allocate_huge(size * packed.groups)
+        except MemoryError:
+            return
+        data = self._store.give_up(self._output.weight)
+        if data is None:
+            return
+        assert self._copy is not None
+        places = address(data), old, blocks, address(self._copy), copy_bytes, address(rest), size
+        step = max(1, PIECE // old)
+        for first in range(0, packed.groups, step):
+            last = min(first + step, packed.groups)
+            self._shared(lambda groups: self._kernels.leave_rest(*places, *groups), first, last)
+            give_back(data[first * old : last * old])
+        tiles = [self._kernels.tile(packed.fmt, SUFFIX + kind) for kind in (ONE, TWO, MANY)]
+        rows = np.isin(self._code[:, 0], (tape.OUTPUT, tape.EXACT))
+        self._code[rows, 2:7] = [*tiles, address(rest), size]
+        self._rest = rest

@@ -23,6 +23,7 @@ from llvmlite import ir
 
 from kinetic.backends.base import BLOCK
 from kinetic.backends.cpu import dots
+from kinetic.backends.cpu.codes import codes, joined
 from kinetic.backends.cpu.functions import REC_D, REC_DSUM, REC_HALVES32, RECORD
 from kinetic.backends.cpu.ir import (
     F16,
@@ -52,7 +53,6 @@ from kinetic.backends.cpu.layout import (
     GROUP,
     LINE,
     NIBBLES,
-    PLANES,
     TILE,
     chunk_header,
     has_header,
@@ -90,32 +90,68 @@ def tile_name(fmt: Format, kind: str) -> str:
     return f"tile_{fmt.NAME.lower()}{kind}"
 
 
-def emit(module: ir.Module, fmt: Format, isa: str) -> None:
+class Stream:
+    """How the chunks of a group are read: pointers that move from one to the next."""
+
+    suffix = ""
+    """In the names of its kernels."""
+
+    def __init__(self, fmt: Format) -> None:
+        self.fmt = fmt
+
+    def begin(self, b: Builder, group: Value) -> list[Value]:
+        return [group]
+
+    def block(self, b: Builder, pointers: Sequence[Value], index: Value) -> Block:
+        """The block of this number in the chunk."""
+        return _block(b, self.fmt, pointers[0], index)
+
+    def next(self, b: Builder, pointers: Sequence[Value], n: Value) -> list[Value]:
+        """Behind a chunk of ``n`` blocks."""
+        return [b.add(pointers[0], _chunk_bytes(b, self.fmt, n))]
+
+
+class Chunk(NamedTuple):
+    stream: Stream
+    pointers: Sequence[Value]
+
+    def block(self, b: Builder, index: Value) -> Block:
+        return self.stream.block(b, self.pointers, index)
+
+
+def emit(module: ir.Module, fmt: Format, isa: str, stream: Stream | None = None) -> None:
     """The three kernels of a quantised format."""
-    _row(module, fmt, isa, ONE)
-    _row(module, fmt, isa, TWO)
-    _many(module, fmt, isa)
+    stream = stream or Stream(fmt)
+    _row(module, stream, isa, ONE)
+    _row(module, stream, isa, TWO)
+    _many(module, stream, isa)
 
 
-def _row(module: ir.Module, fmt: Format, isa: str, kind: str) -> None:
+def _row(module: ir.Module, stream: Stream, isa: str, kind: str) -> None:
     """One row with one or two groups of weights."""
-    b, (*weights, records, blocks, out) = function(module, tile_name(fmt, kind), "aaaa" if kind == ONE else "aaaaa")
+    name = tile_name(stream.fmt, stream.suffix + kind)
+    b, (*weights, records, blocks, out) = function(module, name, "aaaa" if kind == ONE else "aaaaa")
     zero_groups(b, out, len(weights))
-    chunks = Loop(b, _chunks(b, blocks), [*weights, records])
+    begins = [stream.begin(b, group) for group in weights]
+    count = len(begins[0])
+    chunks = Loop(b, _chunks(b, blocks), [*(pointer for pointers in begins for pointer in pointers), records])
     *places, x = chunks.values
     n = _blocks_of(b, blocks, chunks.i)
-    _chunk_in_registers(b, fmt, isa, places, x, n, 1, out)
-    size = _chunk_bytes(b, fmt, n)
-    chunks.end([*(b.add(place, size) for place in places), b.add(x, b.mul(n, i64(RECORD)))])
+    groups = [Chunk(stream, places[at : at + count]) for at in range(0, len(places), count)]
+    _chunk_in_registers(b, stream.fmt, isa, groups, x, n, 1, out)
+    moved = [pointer for group in groups for pointer in stream.next(b, group.pointers, n)]
+    chunks.end([*moved, b.add(x, b.mul(n, i64(RECORD)))])
     b.ret_void()
 
 
-def _many(module: ir.Module, fmt: Format, isa: str) -> None:
-    b, (weights, records, blocks, out, rows) = function(module, tile_name(fmt, MANY), "aaaaa")
+def _many(module: ir.Module, stream: Stream, isa: str) -> None:
+    fmt = stream.fmt
+    b, (weights, records, blocks, out, rows) = function(module, tile_name(fmt, stream.suffix + MANY), "aaaaa")
     partial = b.ptrtoint(b.alloca(vec(F32, GROUP * TILE)), I64)
     zero_rows(b, out, rows)
-    chunks = Loop(b, _chunks(b, blocks), [weights, records])
-    w, x = chunks.values
+    chunks = Loop(b, _chunks(b, blocks), [*stream.begin(b, weights), records])
+    *pointers, x = chunks.values
+    w = Chunk(stream, pointers)
     n = _blocks_of(b, blocks, chunks.i)
     if isa in REGISTERS_FOR_TILE:
         with b.if_else(b.icmp_signed("==", rows, i64(TILE))) as (whole, part):
@@ -125,8 +161,7 @@ def _many(module: ir.Module, fmt: Format, isa: str) -> None:
                 _chunk_in_memory(b, fmt, isa, w, x, n, rows, partial, out)
     else:
         _chunk_in_memory(b, fmt, isa, w, x, n, rows, partial, out)
-    next_w = b.add(w, _chunk_bytes(b, fmt, n))
-    chunks.end([next_w, b.add(x, b.mul(b.mul(n, rows), i64(RECORD)))])
+    chunks.end([*stream.next(b, pointers, n), b.add(x, b.mul(b.mul(n, rows), i64(RECORD)))])
     b.ret_void()
 
 
@@ -144,11 +179,13 @@ REGISTERS_FOR_TILE = ("vnni512", "vnni256")
 
 
 class Block(NamedTuple):
-    """Addresses of a block in a chunk: where the chunk begins, the block's scales, its integers."""
+    """Addresses of a block in a chunk: where the chunk begins, the block's scales, its integers; their upper halves
+    where those lie apart."""
 
     chunk: Value
     scales: Value
     quants: Value
+    upper: Value | None = None
 
 
 def _block(b: Builder, fmt: Format, chunk: Value, index: Value) -> Block:
@@ -186,7 +223,7 @@ def _chunk_bytes(b: Builder, fmt: Format, n: Value) -> Value:
 
 
 def _chunk_in_registers(
-    b: Builder, fmt: Format, isa: str, chunks: Sequence[Value], x: Value, n: Value, rows: int, out: Value
+    b: Builder, fmt: Format, isa: str, chunks: Sequence[Chunk], x: Value, n: Value, rows: int, out: Value
 ) -> None:
     """Adds one chunk to ``out``: of one group of weights for ``rows`` rows, or of several groups for one row."""
     lanes = dots.LANES[isa]
@@ -199,11 +236,11 @@ def _chunk_in_registers(
         sums: list[Value] = []
         places: list[int] = []
         for number, chunk in enumerate(chunks):
-            block = _block(b, fmt, chunk, body.i)
+            block = chunk.block(b, body.i)
             if rows == 1:
                 _fetch_ahead(b, fmt, block)
             for part in parts:
-                words, scales = _unpack(b, isa, fmt, block.quants, part, lanes), _scales(b, fmt, block, part, lanes)
+                words, scales = _unpack(b, isa, fmt, block, part, lanes), _scales(b, fmt, block, part, lanes)
                 for row in range(rows):
                     before = body.values[len(sums)]
                     places.append(SECOND * number + ROW * row + 4 * lanes * part)
@@ -220,8 +257,11 @@ AHEAD = 768
 
 
 def _fetch_ahead(b: Builder, fmt: Format, block: Block) -> None:
-    for offset in range(0, quant_bytes(fmt) + scale_bytes(fmt), LINE):
+    size = quant_bytes(fmt) - (0 if block.upper is None else NIBBLES)
+    for offset in range(0, size + scale_bytes(fmt), LINE):
         fetch(b, b.add(block.quants, i64(AHEAD + offset)))
+    for offset in range(0, 0 if block.upper is None else NIBBLES, LINE):
+        fetch(b, b.add(block.upper, i64(AHEAD + offset)))
 
 
 def keep_order(b: Builder) -> None:
@@ -230,16 +270,16 @@ def keep_order(b: Builder) -> None:
 
 
 def _chunk_in_memory(
-    b: Builder, fmt: Format, isa: str, chunk: Value, x: Value, n: Value, rows: Value, partial: Value, out: Value
+    b: Builder, fmt: Format, isa: str, chunk: Chunk, x: Value, n: Value, rows: Value, partial: Value, out: Value
 ) -> None:
     """The same for any number of rows; ``partial`` float32 [rows, 16] holds the sums."""
     lanes = dots.LANES[isa]
     zero_rows(b, partial, rows)
     body = Loop(b, n, [x])
     (records,) = body.values
-    place = _block(b, fmt, chunk, body.i)
+    place = chunk.block(b, body.i)
     for part in range(GROUP // lanes):
-        words, scales = _unpack(b, isa, fmt, place.quants, part, lanes), _scales(b, fmt, place, part, lanes)
+        words, scales = _unpack(b, isa, fmt, place, part, lanes), _scales(b, fmt, place, part, lanes)
         inner = Loop(b, rows, [records, b.add(partial, i64(4 * lanes * part))])
         record, at = inner.values
         before = load(b, at, 0, vec(F32, lanes), 16)
@@ -282,58 +322,13 @@ def _weighted_sum(b: Builder, minimums: tuple[Value, Value], record: Value, floa
     return fma(b, low, minimums[0], b.fmul(high, minimums[1]))
 
 
-def _unpack(b: Builder, isa: str, fmt: Format, q: Value, part: int, lanes: int) -> list[Value]:
+def _unpack(b: Builder, isa: str, fmt: Format, block: Block, part: int, lanes: int) -> list[Value]:
     """Eight vectors of 4 x lanes unsigned bytes: the integers plus ``fmt.ZERO``."""
-    codes = _codes(b, fmt, q, part, lanes)
+    q, upper = block.quants, block.upper
+    found = codes(b, fmt, q, part, lanes) if upper is None else joined(b, q, upper, part, lanes)
     if fmt.TABLE is None:
-        return codes
-    return [dots.look_up(b, isa, fmt, code) for code in codes]
-
-
-def _codes(b: Builder, fmt: Format, q: Value, part: int, lanes: int) -> list[Value]:
-    """The codes, from nibbles and planes."""
-    ty = vec(I8, 4 * lanes)
-    at = part * 4 * lanes
-
-    def raw(offset: int) -> Value:
-        return load(b, q, offset + at, ty, 32)
-
-    if fmt.BITS == 8:
-        return [raw(64 * j) for j in range(8)]
-    words: list[Value] = []
-    place = 0
-    if fmt.BITS >= 4:
-        nibbles = [raw(64 * j) for j in range(4)]
-        words = [b.and_(r, like(ty, 15)) for r in nibbles]
-        words += [b.and_(_shifted(b, r, -4), like(ty, 15)) for r in nibbles]
-        place = NIBBLES
-    for width, to in PLANES[fmt.BITS]:
-        bits = _plane_bits(b, width, to, [raw(place + 64 * p) for p in range(width)])
-        words = [b.or_(word, more) for word, more in zip(words, bits, strict=True)] if words else bits
-        place += 64 * width
-    return words
-
-
-def _plane_bits(b: Builder, width: int, to: int, planes: Sequence[Value]) -> list[Value]:
-    """What planes of ``width`` bits a word say of each of 8 words, with the lowest bit at place ``to``."""
-    ty, per_plane = planes[0].type, 8 // width
-    out = []
-    for j in range(8):
-        shift = width * (j % per_plane)
-        bits = b.and_(planes[j // per_plane], like(ty, ((1 << width) - 1) << shift))
-        out.append(_shifted(b, bits, to - shift))
-    return out
-
-
-def _shifted(b: Builder, v: Value, by: int) -> Value:
-    """Bytes shifted left as 16-bit words: a byte keeps its value if nothing is pushed out of it. (Shifts of bytes
-    become multiplications of bit matrices where a processor has them, in the units that products need.)"""
-    shorts = vec(I16, v.type.count // 2)
-    wide = b.bitcast(v, shorts)
-    if by == 0:
-        return v
-    moved = b.shl(wide, like(shorts, by)) if by > 0 else b.lshr(wide, like(shorts, -by))
-    return b.bitcast(moved, v.type)
+        return found
+    return [dots.look_up(b, isa, fmt, code) for code in found]
 
 
 def _scales(b: Builder, fmt: Format, block: Block, part: int, lanes: int) -> Scales:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -67,17 +68,24 @@ def _shares(first: int, last: int, count: int) -> Iterator[tuple[int, int]]:
 
 class WeightStore:
     """Packs each of these matrices once, all into one piece of memory, in their order. The work is divided
-    over ``threads`` by groups of rows."""
+    over ``threads`` by groups of rows. What ``others`` have is theirs, and not packed again."""
 
-    def __init__(self, kernels: Kernels, weights: Sequence[Weight], threads: int) -> None:
+    def __init__(
+        self, kernels: Kernels, weights: Sequence[Weight], threads: int, others: Iterable[WeightStore] = ()
+    ) -> None:
         self._kernels = kernels
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads)
-        self._weights = {weight.name: weight for weight in weights}
+        self._lent = {weight.name: other for other in others for weight in weights if other.holds(weight)}
+        self._weights = {weight.name: weight for weight in weights if weight.name not in self._lent}
         self._offsets, self.size = _offsets(self._weights.values())
         self._memory = allocate_huge(self.size)
         self._done: set[str] = set()
         self._vectors: dict[str, NDArray[np.uint8]] = {}
+        self._uses = Counter(weight.name for weight in weights)
+        self._written: Pack | None = None
+        for name, other in self._lent.items():
+            other.lends(name)
 
     @property
     def places(self) -> list[tuple[Weight, int]]:
@@ -86,6 +94,8 @@ class WeightStore:
 
     def holds(self, weight: Weight) -> bool:
         """Whether this is one of the matrices."""
+        if other := self._lent.get(weight.name):
+            return other.holds(weight)
         return self._weights.get(weight.name) is weight
 
     def read(self, pack: Pack) -> bool:
@@ -103,8 +113,11 @@ class WeightStore:
         for weight in self._weights.values():
             self.packed(weight)
         pack.offer(self._memory.data)
+        self._written = pack
 
     def packed(self, weight: Weight) -> Packed:
+        if other := self._lent.get(weight.name):
+            return other.packed(weight)
         fmt, at = by_type(weight.ggml_type, weight.name), self._offsets[weight.name]
         rows, width = weight.shape[-2:]
         packed = Packed(fmt, self._memory[at : at + _packed_bytes(weight)], rows, width)
@@ -112,6 +125,21 @@ class WeightStore:
             self._pack(weight, packed)
             self._done.add(weight.name)
         return packed
+
+    def lends(self, name: str) -> None:
+        """Another store reads this matrix here."""
+        self._uses[name] += 1
+
+    def give_up(self, weight: Weight) -> NDArray[np.uint8] | None:
+        """The bytes of a packed matrix, if it was asked for once and nobody else reads them, such as a pack that is
+        being written: then it is no longer one of the matrices, and its place may be put to another use."""
+        if self._uses[weight.name] != 1 or weight.name not in self._done:
+            return None
+        if self._written is not None and not self._written.is_idle:
+            return None
+        data = self.packed(weight).data
+        del self._weights[weight.name]
+        return data
 
     def vector(self, weight: Weight) -> int:
         """Address of a one-dimensional weight, decoded to float32 and padded with zeros to whole lines."""

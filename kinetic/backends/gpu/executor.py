@@ -11,7 +11,8 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from kinetic.backends.base import CHUNK, Rope
+from kinetic.backends.base import Rope
+from kinetic.backends.gpu.attention import Attentions
 from kinetic.backends.gpu.device import Device, Memory
 from kinetic.backends.gpu.device_states import DeviceStates
 from kinetic.backends.gpu.expert_cache import ExpertOffload
@@ -29,10 +30,7 @@ from kinetic.backends.graph import OUTPUT_ROWS, Node
 from kinetic.backends.whole import whole_spans
 from kinetic.bits import F32
 from kinetic.errors import OutOfMemory
-from kinetic.types import Batch, lengths
-
-PARTIAL_BYTES = 64 << 20
-"""What the chunks of attention may take; more rows are attended to in several launches."""
+from kinetic.types import Batch
 
 
 @dataclass
@@ -43,13 +41,11 @@ class Pass:
     layout: Layout
     rows: int
     outputs: int
-    chunks: int
 
     @property
     def arrays(self) -> Mapping[str, Memory]:
-        """By name: 'rows' int32 [T, 3], position, number of the sequence in 'tables', and how long that is; 'tables'
-        int32 [sequences, chunks], pages; 'outputs' int32 [outputs]; those of ``HostRows``, ``Recurrences.arrays``, and
-        'means' int32 [outputs, 2], first row and rows of each one's sequence, where they are asked for."""
+        """By name: those of ``Attentions.arrays``, ``Recurrences.arrays`` and ``HostRows``; 'outputs' int32 [outputs];
+        and 'means' int32 [outputs, 2], first row and rows of each one's sequence, where they are asked for."""
         return self.layout.memory
 
 
@@ -64,7 +60,7 @@ class Executor:
         states: DeviceStates,
         offload: ExpertOffload | None = None,
     ) -> None:
-        self._device, self._nodes, self._pages = device, nodes, pages
+        self._device, self._nodes = device, nodes
         self._launches = Launches(device)
         self._inputs = Inputs(device)
         self._recordings = Recordings(device)
@@ -72,6 +68,7 @@ class Executor:
         self._slots = Slots(device, nodes, apart=self._host_rows.names)
         self._weights = DeviceWeights(device)
         self._products = Products(self._launches, self._weights)
+        self._attentions = Attentions(self._launches, self._weights, pages)
         self.mixtures = Mixtures(self._launches, self._weights, self._products, nodes, offload)
         self._recurrences = Recurrences(self._launches, self._weights, states)
         self._averages = any(node.op == "average" for node in nodes)
@@ -93,6 +90,8 @@ class Executor:
             self._products.prepare(node["weight"], several=node.op == "linear_heads")
         elif node.op == "experts":
             self.mixtures.prepare(node)
+        elif node.op == "attend":
+            self._attentions.prepare(node["spec"])
         self._recurrences.prepare(node)
         for name in VECTORS.get(node.op, ()):
             if node[name] is not None:
@@ -133,7 +132,7 @@ class Executor:
 
     def _pass(self, batch: Batch, given: F32 | None) -> Pass:
         """Room for a pass, and what it reads on the device. Raises OutOfMemory."""
-        numbers = self._arrays(batch) | self._recurrences.arrays(batch)
+        numbers = self._arrays(batch)
         count = len(batch.tokens)
         shapes: dict[str, Shape] = {name: (array.shape, array.dtype.type) for name, array in numbers.items()}
         layout = self._inputs.lay(shapes | self._host_rows.shapes(count))
@@ -143,19 +142,13 @@ class Executor:
         self._inputs.send(layout)
         for node, name in self._host_rows.names.items():
             self._slots.place(node, layout.memory[name])
-        return Pass(layout, count, len(batch.outputs), numbers["tables"].shape[1])
+        return Pass(layout, count, len(batch.outputs))
 
     def _arrays(self, batch: Batch) -> dict[str, NDArray[np.int32]]:
         """All that depends on a batch and is a number. Names and shapes say how kernels are launched. Raises
         OutOfMemory."""
-        ends = lengths(batch)
-        tables = np.zeros((len(ends), -(-max(ends.values()) // CHUNK)), np.int32)
-        for table, (sequence, end) in zip(tables, ends.items(), strict=True):
-            pages = self._pages.table(sequence, end)[: len(table)]
-            table[: len(pages)] = pages
-        numbers = {sequence: number for number, sequence in enumerate(ends)}
-        places = [(p, numbers[s], ends[s]) for p, s in zip(batch.positions, batch.sequences, strict=True)]
-        arrays = {"rows": np.array(places, np.int32), "tables": tables, "outputs": np.array(batch.outputs, np.int32)}
+        arrays = self._attentions.arrays(batch) | self._recurrences.arrays(batch)
+        arrays["outputs"] = np.array(batch.outputs, np.int32)
         if self._averages:
             spans = whole_spans(batch)
             arrays["means"] = np.array([spans[batch.sequences[row]] for row in batch.outputs], np.int32).reshape(-1, 2)
@@ -283,30 +276,8 @@ class Executor:
     # ---- attention
 
     def _attend(self, node: Node, about: Pass) -> None:
-        spec, q, rows = node["spec"], node.inputs[0], self._count(node, about)
-        where = about.arrays["rows"], about.arrays["tables"]
-        keys, values = self._pages.keys(spec.layer), self._pages.values(spec.layer)
-        for source, target in zip(node.inputs[1:], (keys, values), strict=False):
-            sizes = np.int32(source.width), np.int32(about.chunks)
-            self._launches.each(
-                "attention", "store_rows", rows * source.width, target, self._slots.of(source), *where, *sizes
-            )
-        row_bytes = 4 * spec.heads * about.chunks * (spec.value_width + 2)
-        at_once = max(1, min(rows, PARTIAL_BYTES // row_bytes))
-        partials = self._launches.scratch("partials", at_once * row_bytes)
-        sinks = None if node["sinks"] is None else self._weights.vector(node["sinks"])
-        shape = spec.heads, spec.kv_heads, spec.head_dim, spec.value_width, about.chunks, spec.window, spec.causal
-        for first in range(0, rows, at_once):
-            count = min(at_once, rows - first)
-            self._launches.groups(
-                "attention", "attention_chunks", count * spec.heads * about.chunks, partials, self._slots.of(q), keys,
-                values, *where, *map(np.int32, (first, *shape)), np.float32(spec.scale), np.float32(spec.softcap),
-            )  # fmt: skip
-            merged = node["sinks"] is not None, first, spec.heads, *shape[3:]
-            self._launches.groups(
-                "attention", "attention_merge", count * spec.heads, self._slots.of(node), partials, where[0],
-                partials if sinks is None else sinks, *map(np.int32, merged),
-            )  # fmt: skip
+        out, q, *stored = (self._slots.of(part) for part in (node, *node.inputs))
+        self._attentions.attend(out, q, stored, about.arrays, node)
 
 
 VECTORS = {

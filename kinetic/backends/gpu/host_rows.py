@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from kinetic.backends import rope_tables
-from kinetic.backends.base import CHUNK, Rope
+from kinetic.backends.base import Rope
 from kinetic.backends.control_word import default_rounding
 from kinetic.backends.gpu.inputs import Shape
 from kinetic.backends.graph import Node
@@ -24,7 +24,7 @@ class HostRows:
         """Nodes whose rows these are, and what their arrays are called."""
         self._ropes: dict[Rope, str] = {}
         self._tables: dict[str, Node] = {}
-        self._known: dict[str, F32] = {}
+        self._turned: dict[str, rope_tables.Turned] = {}
         self._shapes: dict[str, int] = {}
         for node in nodes:
             if node.op in TABLES:
@@ -35,6 +35,7 @@ class HostRows:
             elif node.op == "rope" and node["rope"] not in self._ropes:
                 self._ropes[node["rope"]] = name = f"rope {len(self._ropes)}"
                 self._shapes[name] = 2 * len(node["rope"].frequencies)
+                self._turned[name] = rope_tables.Turned(node["rope"])
         self._shapes |= {name: node.width for node, name in self.names.items()}
 
     def shapes(self, rows: int) -> dict[str, Shape]:
@@ -54,16 +55,6 @@ class HostRows:
                 raw = table.data[np.array(wanted[node.op], np.int64)]
                 arrays[name][...] = by_type(table.ggml_type, table.name).decode(raw)
             for rope, name in self._ropes.items():
-                self._extend(rope, name, max(batch.positions) + 1)
-                arrays[name][...] = self._known[name][positions]
+                arrays[name][...] = self._turned[name].of(batch.positions)[positions]
         if given is not None:
             arrays["given"][...] = given
-
-    def _extend(self, rope: Rope, name: str, needed: int) -> None:
-        """The rows of all positions below ``needed``, at least."""
-        known = self._known.get(name)
-        start = 0 if known is None else len(known)
-        if start < needed:
-            size = max(-(-needed // CHUNK) * CHUNK, 2 * start)
-            new = np.concatenate(rope_tables.table(rope, start, size - start), axis=1)
-            self._known[name] = new if known is None else np.concatenate([known, new])

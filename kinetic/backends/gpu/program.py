@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kinetic.backends.base import Attention, Snapshot, State
+from kinetic.backends.base import Attention, State
 from kinetic.backends.checks import check_given, check_table, split
 from kinetic.backends.gpu.device import Device
 from kinetic.backends.gpu.device_states import DeviceStates
@@ -18,9 +18,9 @@ from kinetic.backends.gpu.experts import Mixtures
 from kinetic.backends.gpu.host_rows import TABLES
 from kinetic.backends.gpu.pages import Pages
 from kinetic.backends.graph import Node, matrices
+from kinetic.backends.program import Sequences
 from kinetic.backends.reference.candidates import candidates
 from kinetic.backends.reference.functions import exp32
-from kinetic.backends.states import check_snapshot
 from kinetic.backends.whole import needs_whole, whole_spans
 from kinetic.bits import F32
 from kinetic.errors import KineticError, UnsupportedModel
@@ -30,7 +30,7 @@ CAPACITY = 256
 """Rows of one pass: longer batches are cut, which cannot change a bit."""
 
 
-class GpuProgram:
+class GpuProgram(Sequences[Pages]):
     def __init__(
         self,
         device: Device,
@@ -41,15 +41,15 @@ class GpuProgram:
     ) -> None:
         require_kernels(device, nodes)
         self._device = device
-        self._layers = tuple({spec.layer: spec for spec in layers}.values())
-        self._states = DeviceStates(device, states)
+        stored = tuple({spec.layer: spec for spec in layers}.values())
+        pages, kept = Pages(device, stored), DeviceStates(device, states)
+        super().__init__(stored, pages, kept)
         self._is_whole = needs_whole(layers, nodes)
-        self._pages = Pages(device, self._layers)
         products = {weight.name for weight in matrices(nodes)}
         for table in {node["table"].name: node["table"] for node in nodes if node.op in TABLES}.values():
             if table.name not in products:
                 check_table(table)
-        self._executor: Executor | None = Executor(device, nodes, self._pages, self._states, offload)
+        self._executor: Executor | None = Executor(device, nodes, pages, kept, offload)
         self._given = next((node.width for node in nodes if node.op == "given"), 0)
         self.vocab_size = [node for node in nodes if node.op != "tap"][-1].width
         self._seen: list[dict[str, F32]] = []
@@ -72,8 +72,6 @@ class GpuProgram:
         self._states.end(ends)
         return np.concatenate(logits)
 
-    can_branch = can_keep = False
-
     @property
     def mixtures(self) -> Mixtures:
         """Where experts are, of a program that isn't closed."""
@@ -83,35 +81,8 @@ class GpuProgram:
     def rows(self, batch: Batch, choice: tuple[int, float] | None = None, best: int = 0) -> F32:
         return self.run(batch)
 
-    def fork(self, source: int, target: int, length: int) -> None:
-        raise KineticError("a sequence on a device can't be forked")
-
-    def take_over(self, source: int, target: int) -> None:
-        raise KineticError("a sequence on a device can't be forked")
-
     def taps(self) -> dict[str, F32]:
         return {name: np.concatenate([seen[name] for seen in self._seen]) for name in (self._seen or [{}])[0]}
-
-    def length(self, sequence: int) -> int:
-        return self._states.length(sequence)
-
-    def truncate(self, sequence: int, length: int) -> int:
-        kept = self._states.truncate(sequence, length)
-        self._pages.truncate(sequence, kept)
-        return kept
-
-    def mark(self, sequence: int) -> None:
-        self._states.mark(sequence)
-
-    def snapshot(self, sequence: int) -> Snapshot:
-        length = self.length(sequence)
-        keys, values = self._pages.read(sequence, length)
-        return Snapshot(length, keys, values, self._states.copies(sequence))
-
-    def restore(self, sequence: int, snapshot: Snapshot) -> None:
-        check_snapshot(snapshot, self._layers)
-        self._states.put(sequence, snapshot.length, snapshot.states)
-        self._pages.write(sequence, snapshot.length, snapshot.keys, snapshot.values)
 
     def candidates(self, row: F32, k: int, floor: float) -> tuple[NDArray[Any], F32]:
         return candidates(row, k, floor)

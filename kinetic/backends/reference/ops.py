@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ from kinetic.formats import by_type, check_scales
 from kinetic.types import Batch, lengths
 
 F16 = NDArray[np.float16]
+U8 = NDArray[np.uint8]
 
 
 class Cache:
@@ -57,12 +59,73 @@ def _grow(array: F16, length: int) -> F16:
     return out
 
 
-class ReferenceOps:
-    """One forward pass of ``batch`` over ``caches[sequence, layer]`` and the recurrent states."""
+class Caches:
+    """Keys and values of all sequences: see ``program.KeysAndValues``."""
 
-    def __init__(
-        self, batch: Batch, caches: dict[tuple[int, int], Cache], states: StateStore, given: F32 | None = None
-    ) -> None:
+    def __init__(self, layers: Sequence[Attention]) -> None:
+        self._layers = layers
+        self._caches: dict[tuple[int, int], Cache] = {}
+
+    def at(self, sequence: int, spec: Attention) -> Cache:
+        return self._caches.setdefault((sequence, spec.layer), Cache(spec))
+
+    def _layers_of(self, sequence: int) -> list[int]:
+        return [layer for owner, layer in self._caches if owner == sequence]
+
+    def truncate(self, sequence: int, length: int) -> None:
+        for layer in self._layers_of(sequence):
+            if length == 0:
+                del self._caches[sequence, layer]
+            else:
+                self._caches[sequence, layer].keys[length:] = np.nan
+                self._caches[sequence, layer].values[length:] = np.nan
+
+    def read(self, sequence: int, length: int) -> tuple[dict[int, F16], dict[int, F16]]:
+        caches = {spec.layer: self.at(sequence, spec).begun(length) for spec in self._layers}
+        keys = {layer: cache.keys for layer, cache in caches.items()}
+        return keys, {layer: cache.values for layer, cache in caches.items()}
+
+    def write(self, sequence: int, length: int, keys: Mapping[int, F16], values: Mapping[int, F16]) -> None:
+        self.truncate(sequence, 0)
+        for spec in self._layers:
+            self.at(sequence, spec).fill(keys[spec.layer], values[spec.layer])
+
+    def kept_bytes(self, count: int) -> int:
+        size = 0
+        for spec in self._layers:
+            size += 2 * count * spec.kv_heads * (spec.head_dim + spec.value_width)
+        return size
+
+    def read_block(self, sequence: int, start: int, count: int) -> U8:
+        found = []
+        for spec in self._layers:
+            cache = self._caches[sequence, spec.layer]
+            found += [cache.keys[start : start + count], cache.values[start : start + count]]
+        return np.concatenate([np.zeros(0, np.uint8), *(part.reshape(-1).view(np.uint8) for part in found)])
+
+    def write_block(self, sequence: int, start: int, count: int, data: U8) -> None:
+        for spec in self._layers:
+            cache = self.at(sequence, spec).begun(start)
+            for name, width in (("keys", spec.head_dim), ("values", spec.value_width)):
+                shape = (count, spec.kv_heads, width)
+                size = 2 * count * spec.kv_heads * width
+                part, data = data[:size].copy().view(np.float16).reshape(shape), data[size:]
+                setattr(cache, name, np.concatenate([getattr(cache, name), part]))
+            self._caches[sequence, spec.layer] = cache
+
+    def fork(self, source: int, target: int, length: int) -> None:
+        for layer in self._layers_of(source):
+            self._caches[target, layer] = self._caches[source, layer].begun(length)
+
+    def take_over(self, source: int, target: int) -> None:
+        for layer in self._layers_of(source):
+            self._caches[target, layer] = self._caches.pop((source, layer))
+
+
+class ReferenceOps:
+    """One forward pass of ``batch`` over ``caches`` and the recurrent states."""
+
+    def __init__(self, batch: Batch, caches: Caches, states: StateStore, given: F32 | None = None) -> None:
         self.batch = batch
         self.rows_given = given
         self.width_given = 0
@@ -170,12 +233,12 @@ class ReferenceOps:
         rows = list(zip(self.batch.sequences, self.batch.positions, strict=True))
         for t, (sequence, position) in enumerate(rows):
             for branch in (sequence, *(self.batch.also[t] if self.batch.also else ())):
-                cache = self.caches.setdefault((branch, spec.layer), Cache(spec))
+                cache = self.caches.at(branch, spec)
                 if k is not None and v is not None:
                     cache.store(position, k[t].reshape(spec.kv_heads, -1), v[t].reshape(spec.kv_heads, -1))
         ends = lengths(self.batch)
         for t, (sequence, position) in enumerate(rows):
-            cache, end = self.caches[sequence, spec.layer], position + 1 if spec.causal else ends[sequence]
+            cache, end = self.caches.at(sequence, spec), position + 1 if spec.causal else ends[sequence]
             head = q[t].reshape(spec.heads, spec.head_dim)
             out[t] = attend_row(head, cache.keys[:end], cache.values[:end], position, spec, drains)
         return out.reshape(len(q), spec.heads * spec.value_width)

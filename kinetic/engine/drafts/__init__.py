@@ -8,7 +8,7 @@ a guess is right iff it is the token drawn there, and guesses can only cost or s
 
 from kinetic.engine.drafts.costs import RowCosts
 from kinetic.engine.drafts.drafter import Drafter, Tally
-from kinetic.engine.drafts.hidden import BlockSource, HiddenSource
+from kinetic.engine.drafts.hidden import GAP, BlockSource, HiddenSource
 from kinetic.engine.drafts.model import ModelSource
 from kinetic.engine.drafts.ngrams import NgramSource
 from kinetic.engine.drafts.source import Branch, Rates, Source
@@ -16,6 +16,7 @@ from kinetic.engine.drafts.tree import EMPTY, Tree, Trie
 
 __all__ = [
     "EMPTY",
+    "GAP",
     "BlockSource",
     "Branch",
     "Drafter",

@@ -47,6 +47,10 @@ class RowCosts:
             return TYPICAL[index]
         return max(1.0, min(known) / one)
 
+    def up_to(self, rows: int) -> tuple[int, float]:
+        """A number of rows from ``rows`` on up to which a pass costs the same, and what ``of`` says of it."""
+        return next((size for size in SIZES if size >= rows), SIZES[-1]), self.of(rows)
+
     @property
     def plain_seconds(self) -> float:
         """Of a pass of one row; 0 while unknown."""

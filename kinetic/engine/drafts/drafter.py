@@ -80,6 +80,17 @@ class Drafter:
         """Whether ``see`` has any use."""
         return any(isinstance(source, HiddenSource) for source in self.sources)
 
+    @property
+    def wanted(self) -> int:
+        """The first position whose hidden row a source that reads them does not know."""
+        return min(source.wanted for source in self.sources if isinstance(source, HiddenSource))
+
+    def read_ahead(self, prompt: Sequence[int]) -> None:
+        """Hidden rows of what will probably be a prompt come next: no completion begins yet."""
+        for source in self.sources:
+            if isinstance(source, HiddenSource):
+                source.begin(prompt)
+
     def see(self, first: int, tokens: Sequence[int], hidden: F32) -> None:
         """The model's hidden rows [n, width] of the certain ``tokens`` at positions from ``first`` on."""
         for source in self.sources:
@@ -88,7 +99,8 @@ class Drafter:
 
     def propose(self, history: Sequence[int], longest: int) -> Tree:
         """What to guess after ``history``: a tree of at most ``longest`` levels, or EMPTY."""
-        self._trie, self._begun = Trie(), len(history)
+        self._forget_guesses()
+        self._begun = len(history)
         longest = min(longest, self.longest, MOST_ROWS - 1)
         if longest < 1 or self._balance <= LOSS:
             return EMPTY
@@ -100,10 +112,17 @@ class Drafter:
                 continue
             for branch in account.source.propose(history, longest):
                 self._trie.add(branch, account.source.rates)
-            seconds, plain = account.source.spent, self.costs.plain_seconds
-            account.spent = seconds / plain if seconds and plain else 0.0
+            seconds = account.source.spent
+            plain = self.costs.plain_seconds if seconds else 0.0
+            account.spent = seconds / plain if plain else 0.0
+        if not self._trie.has_guesses:
+            return EMPTY
         dearest = 1.0 + self._balance - LOSS
         return self._trie.best(self.costs, 1 + longest, self._spent(), dearest, can_branch=self.can_branch)
+
+    def _forget_guesses(self) -> None:
+        if self._trie.has_guesses:
+            self._trie = Trie()
 
     def _spent(self) -> float:
         """For the proposals of this pass, in plain steps."""
@@ -124,8 +143,9 @@ class Drafter:
         self._balance = min(RESERVE, self._balance + won + REGAINED * (1 + accepted))
         for account in self._accounts:
             self._judge(account, won)
-        self._trie.learn(history[self._begun :])
-        self._trie = Trie()
+        if self._trie.has_guesses:
+            self._trie.learn(history[self._begun :])
+        self._forget_guesses()
 
     def _judge(self, account: _Account, won: float) -> None:
         if not account.spent:

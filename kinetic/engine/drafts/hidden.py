@@ -1,7 +1,8 @@
 """Guesses from what the model itself has seen: by its own layer for one token more, or by a drafter made for it.
 
 The model's hidden rows of what is certain are shown to such a source, after every pass. It reads them in large batches
-while nothing is asked, and the rest when asked to guess.
+while nothing is asked, and the rest when asked to guess. Of what it has read for earlier prompts it goes on behind the
+longest beginning, as the model does.
 """
 
 from __future__ import annotations
@@ -14,12 +15,19 @@ import numpy as np
 from kinetic.bits import F32
 from kinetic.engine.drafts.model import CHUNK, GAPS, STEPS, first_rates, guess
 from kinetic.engine.drafts.source import Branch
+from kinetic.engine.warm.blocks import common
 from kinetic.layers.deltanet import HIDDEN
 from kinetic.types import Batch
 
 if TYPE_CHECKING:
     from kinetic.backends.base import Program
+    from kinetic.engine.warm import Warm
     from kinetic.models.family import HiddenDrafter
+
+
+GAP = 8
+"""Rows that the model computes again at most so that nothing is missing behind what both have. It is one in all but
+odd cases; where the model can't go back, nothing but zeros was seen there."""
 
 
 class HiddenSource:
@@ -32,14 +40,57 @@ class HiddenSource:
         encoder: Program | None,
         drafter: HiddenDrafter,
         clock: Callable[[], float] | None = None,
+        warm: Warm | None = None,
     ) -> None:
         self.rates = first_rates()
         self.spent = 0.0
         self._program, self._encoder, self._drafter, self._clock = program, encoder, drafter, clock
+        self._warm = warm
+        self._tokens: list[int] = []
+        self._waiting: list[F32] = []
+        """Rows to be given that were not read yet."""
+        self._width = 0
+        """Of rows that are waiting, once there were any."""
+        self._begun: list[int] = []
+        """The prompt."""
         self._restart(0)
 
     def begin(self, prompt: Sequence[int]) -> None:
-        self._restart(0)
+        self._begun = list(prompt)
+        if self._warm is None:
+            self._restart(0)
+            return
+        rows = self._of_rows(self._tokens)
+        is_same = self._done <= len(rows) and common(self._tokens, self._begun) == len(self._tokens)
+        while not self._base and not is_same and (count := self._readable(len(self._tokens))) > 0:
+            self._read(self._tokens, min(count, CHUNK))  # so that all of it can be set aside
+        kept = min(self._done, len(rows))
+        if self._base or self._program.truncate(0, kept) < kept:
+            self._restart(0)
+            is_same, rows = False, []
+        self._warm.settle(rows)
+        done = self._warm.begin([*self._of_rows(self._begun), 0])
+        if is_same and done == self._done:
+            return
+        self._restart_behind(done)
+
+    def _restart_behind(self, done: int) -> None:
+        """So many rows are there, of the prompt, and what was seen behind them is not known."""
+        if done == 0:
+            self._restart(0)
+            return
+        self._base, self._done = 0, done
+        self._tokens = self._begun[: done - self._drafter.begins_empty]
+        self._waiting = []
+
+    def _of_rows(self, tokens: Sequence[int]) -> Sequence[int]:
+        """What a row depends on: the tokens up to this one."""
+        return tokens if self._drafter.begins_empty else tokens[1:]
+
+    @property
+    def wanted(self) -> int:
+        """The first position whose hidden row is not known."""
+        return self._base + len(self._tokens)
 
     def extend(self, token: int) -> None:
         """What is certain is shown when it was computed."""
@@ -47,16 +98,25 @@ class HiddenSource:
     def see(self, first: int, tokens: Sequence[int], hidden: F32) -> None:
         """The model's hidden rows [n, width] of the certain ``tokens`` at positions from ``first`` on. Known ones may
         come again, since they may have been computed again."""
-        end = self._base + len(self._tokens)
-        if first > end:
+        end = self.wanted
+        if first > end and self._can_miss(end, first):
+            self._tokens += self._begun[end:first]
+            self._waiting.append(np.zeros((first - end, self._drafter.width), np.float32))
+            end = first
+        elif first > end:
             self._restart(first)
             end = first
         if end - first >= len(tokens):
             return
         self._tokens += tokens[end - first :]
         self._waiting.append(self._encoded(hidden[end - first :]))
+        self._width = self._waiting[-1].shape[1]
         while self._fits() and (count := self._readable(len(self._tokens))) >= CHUNK:
             self._read(self._tokens, min(count, CHUNK))
+
+    def _can_miss(self, end: int, first: int) -> bool:
+        """Whether it can do without the hidden rows of these positions of the prompt."""
+        return self._done > 0 and self._base == 0 and first - end <= GAP and first <= len(self._begun)
 
     def propose(self, history: Sequence[int], longest: int) -> Iterator[Branch]:
         begun = self._clock() if self._clock else 0.0
@@ -71,9 +131,7 @@ class HiddenSource:
 
     def _restart(self, first: int) -> None:
         self._base = first
-        self._tokens: list[int] = []
-        self._waiting: list[F32] = []
-        """Rows to be given that were not read yet."""
+        self._tokens, self._waiting = [], []
         if self._drafter.begins_empty:
             self._waiting.append(np.zeros((1, self._drafter.width), np.float32))
         self._done = 0
@@ -134,6 +192,12 @@ class BlockSource(HiddenSource):
         super()._restart(first)
         self._waiting = []
 
+    def _of_rows(self, tokens: Sequence[int]) -> Sequence[int]:
+        return tokens
+
+    def _can_miss(self, end: int, first: int) -> bool:
+        return False
+
     def _readable(self, tokens: int) -> int:
         return min(sum(map(len, self._waiting)), tokens - self._done)  # exact: integers
 
@@ -151,12 +215,13 @@ class BlockSource(HiddenSource):
 
     def _guess(self, last: int, longest: int) -> tuple[list[int], list[int]]:
         self._program.truncate(0, self._done)
-        if not self._waiting:  # the last row that was seen gives the block its width
+        if not self._width:  # nothing was seen yet
             return [], []
         while self._readable(len(self._tokens)) > CHUNK:
             self._read(self._tokens, CHUNK)
         first = self._done
-        hidden = self._take(self._readable(len(self._tokens)))
+        count = self._readable(len(self._tokens))
+        hidden = self._take(count) if count else np.zeros((0, self._width), np.float32)
         block = [last] + [self._drafter.mask] * (self._drafter.block - 1)
         logits = self._rows(self._tokens[first:], block, hidden)[1 : 1 + longest]
         later = iter(logits[1:])

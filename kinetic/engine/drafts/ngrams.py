@@ -25,6 +25,9 @@ HALF = 1 << 15
 BREAK = -1
 """Between one request and the next."""
 
+_ONWARD = [min(length, LONGEST) for length in range(LONGEST + 65)]
+"""Kinds of guesses one after the other, from a length of a match on."""
+
 
 class _Half:
     """Tokens, and of each n-gram the last place where it ends, with the places before it."""
@@ -36,28 +39,30 @@ class _Half:
 
     def add(self, token: int) -> None:
         tokens = self.tokens
+        place = len(tokens)
         tokens.append(token)
-        place = len(tokens) - 1
-        for order, last, before in zip(ORDERS, self._last, self._before, strict=True):
-            key = tuple(tokens[-order:])
-            before.append(last.get(key, -1))
+        longest = tuple(tokens[-ORDERS[0] :])
+        for level, order in enumerate(ORDERS):
+            key, last = longest[-order:], self._last[level]
+            self._before[level].append(last.get(key, -1))
             last[key] = place
 
-    def places(self, level: int, key: tuple[int, ...]) -> Iterator[int]:
-        """Where the n-gram ends, newest first, its own end aside."""
-        place, before = self._last[level].get(key, -1), self._before[level]
-        if place == len(self.tokens) - 1 and place >= 0:
+    def places(self, level: int, key: tuple[int, ...]) -> list[int]:
+        """Where the n-gram ends, newest first, its own end aside: PLACES at most."""
+        place = self._last[level].get(key, -1)
+        if place < 0:
+            return []
+        before, found = self._before[level], []
+        if place == len(before) - 1:
             place = before[place]
-        for _ in range(PLACES):
-            if place < 0:
-                return
-            yield place
+        while place >= 0 and len(found) < PLACES:
+            found.append(place)
             place = before[place]
+        return found
 
-    def match(self, place: int, recent: Sequence[int]) -> int:
-        """How many tokens up to ``place`` are those that ``recent`` ends with."""
+    def match(self, place: int, recent: Sequence[int], length: int) -> int:
+        """How many tokens up to ``place`` are those that ``recent`` ends with: ``length`` at least."""
         tokens, most = self.tokens, min(place + 1, len(recent), LONGEST)
-        length = 0
         while length < most and tokens[place - length] == recent[-1 - length]:
             length += 1
         return length
@@ -76,14 +81,23 @@ class NgramSource:
     def __init__(self) -> None:
         self.rates = Rates(_first_rates())
         self._new, self._old = _Half(), _Half()
+        self._begun = 0
+        """Where in the newer half the last request begins."""
 
     def begin(self, prompt: Sequence[int]) -> None:
-        for token in (BREAK, *prompt):
+        """What goes on with the last request is not another one, or all of it would be known twice."""
+        known = self._new.tokens[self._begun :]
+        if known and known == list(prompt[: len(known)]):
+            prompt = prompt[len(known) :]
+        else:
+            self.extend(BREAK)
+            self._begun = len(self._new.tokens)
+        for token in prompt:
             self.extend(token)
 
     def extend(self, token: int) -> None:
         if len(self._new.tokens) >= HALF:
-            self._old, self._new = self._new, _Half()
+            self._old, self._new, self._begun = self._new, _Half(), 0
         self._new.add(token)
 
     def propose(self, history: Sequence[int], longest: int) -> Iterator[Branch]:
@@ -91,25 +105,27 @@ class NgramSource:
             tokens = half.tokens[place + 1 : place + 1 + longest]
             if BREAK in tokens:
                 tokens = tokens[: tokens.index(BREAK)]
-            kinds = [min(length + i, LONGEST) for i in range(len(tokens))]
-            yield Branch(tokens, kinds, LONGEST + 1 + length)
+            yield Branch(tokens, _ONWARD[length : length + len(tokens)], LONGEST + 1 + length)
 
     def _best(self, recent: Sequence[int]) -> list[tuple[int, _Half, int]]:
         """(length of the match, half, place), longest first, newer before older; each goes on in a way of its own."""
-        found: dict[tuple[int, int], tuple[int, _Half, int]] = {}
+        found: dict[tuple[int, int], int] = {}  # (age, -place): -length
         for level, order in enumerate(ORDERS):
             if len(recent) < order or len(found) >= BRANCHES:
                 continue
             key = tuple(recent[-order:])
             for age, half in enumerate((self._new, self._old)):
                 for place in half.places(level, key):
-                    found.setdefault((age, place), (half.match(place, recent), half, place))
-        ranked = sorted(found.items(), key=lambda item: (-item[1][0], item[0][0], -item[0][1]))
+                    if (age, -place) not in found:
+                        found[age, -place] = -half.match(place, recent, order)
         best: list[tuple[int, _Half, int]] = []
         ways = set()
-        for _, (length, half, place) in ranked:
-            way = tuple(half.tokens[place + 1 : place + 4])
-            if way not in ways and len(best) < BRANCHES:
+        for length, age, place in sorted((length, *where) for where, length in found.items()):
+            half = self._old if age else self._new
+            way = tuple(half.tokens[1 - place : 4 - place])
+            if way not in ways:
                 ways.add(way)
-                best.append((length, half, place))
+                best.append((-length, half, -place))
+                if len(best) == BRANCHES:
+                    break
         return best

@@ -66,6 +66,10 @@ class Trie:
                 there = self._node(node, token, chance, (rates, kind))
             node = there
 
+    @property
+    def has_guesses(self) -> bool:
+        return len(self.chance) > 1
+
     def expected(self) -> float:
         """How many tokens all guesses together promise."""
         total = -1.0
@@ -120,6 +124,7 @@ class Trie:
         chosen: list[int] = []
         inner = set()
         expected, forks, rate, size = 1.0, 0, WORTH, 0
+        rows, base = 0, 0.0
         for node in order:
             if len(chosen) + 2 > most:
                 break
@@ -130,7 +135,9 @@ class Trie:
             chosen.append(node)
             forks += is_fork
             expected += self.chance[node]
-            cost = costs.of(len(chosen) + 1) + costs.fork * forks + spent
+            if len(chosen) >= rows:
+                rows, base = costs.up_to(len(chosen) + 1)
+            cost = base + costs.fork * forks + spent
             if expected / cost > rate and cost <= dearest:
                 rate, size = expected / cost, len(chosen)
         return self._laid_out(set(chosen[:size])) if size else EMPTY
