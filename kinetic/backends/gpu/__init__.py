@@ -51,7 +51,7 @@ class GpuBackend:
         states: Sequence[State] = (),
     ) -> GpuProgram:
         """Raises UnsupportedModel for a model that needs what there is no kernel for, OutOfMemory."""
-        nodes, offload = trace(forward), self._offload
+        nodes, offload = trace(forward), replace(self._offload, progress=progress)
         if offload.fills:
             experts = left_out(nodes, replace(offload, cache_bytes=0))
             others = room.needed(nodes, layers, states, self._context) - experts

@@ -34,6 +34,8 @@ class ExpertOffload:
     """Tells in seconds what a copy costs, and what the CPU does. Without one every missing expert is copied."""
     host: Callable[[], Backend] | None = None
     """Opens what computes experts beside the device, where there is use for it. None: the CPU backend."""
+    progress: Callable[[str], None] | None = None
+    """Gets one-line news of that: its kernels may have to be compiled."""
 
 
 class Costs(NamedTuple):

@@ -130,7 +130,7 @@ class Mixtures:
                 return
         if self._costs is None or self._costs.on_host(1) < self._costs.copy:
             self._backend = self._backend or (self._offload.host or cpu_backend)()
-            off.host = HostExperts(experts, self._backend)
+            off.host = HostExperts(experts, self._backend, self._offload.progress)
             if self._costs is None and self._offload.clock is not None:
                 self._costs = self._measured(self._offload.clock, off, off.host)
                 if self._costs.on_host(1) >= self._costs.copy:
