@@ -47,19 +47,19 @@ class Model(Embeds, Sessions):
     ``model`` is a path, a name from ``kinetic models``, a pulled file's name, or
     an open file (which this then closes). ``device`` is 'cpu', 'cuda[:N]',
     'opencl[:N]', 'auto' or 'reference'; ``gpu_layers`` is how many layers, the
-    last ones, are on it: a number, 'all', or 'auto' for as many as fit.
-    ``threads`` 0 is as many as the
-    bundle's profile for this machine says, else one per core; ``context`` 0 is
-    the model's own. ``check`` says when a bundle's bytes are checked: "lazy",
-    when they are first used, "full", beforehand, or "none". ``pack_cache`` keeps
-    packed weights for the next start, and uses those that were kept: no bit
-    depends on it. ``adapters`` are files of them, each alone or with its scale,
-    in the order in which they act. ``rope`` takes the place of the file's
-    settings of rotary positions (types.RopeOverrides, or its fields by name).
-    ``off`` names speed-ups to do without (types.SPEED_UPS), ``draft_model`` is a
-    smaller model that guesses what comes, ``draft_max`` bounds the guesses,
-    ``cache_ram`` and ``cache_disk`` are bytes for what was computed of earlier
-    prompts: no bit depends on these. ``progress`` gets news of a line. Raises FileProblem, Malformed,
+    last ones, are on it: a number, 'all', or 'auto' for as many as fit. Of the
+    first ``cpu_moe`` layers, 'all', or 'auto' if not all fit, it has only those
+    experts that are in use. ``threads`` 0 is as many as the bundle's profile for
+    this machine says, else one per core; ``context`` 0 is the model's own.
+    ``check`` says when a bundle's bytes are checked: "lazy", when they are first
+    used, "full", beforehand, or "none". ``pack_cache`` keeps packed weights for
+    the next start, and uses those that were kept: no bit depends on it.
+    ``adapters`` are files of them, each alone or with its scale, in the order in
+    which they act. ``rope`` takes the place of the file's settings of rotary
+    positions (types.RopeOverrides, or its fields by name). ``off`` names speed-ups
+    to do without (types.SPEED_UPS), ``draft_model`` is a smaller model that guesses
+    what comes, ``draft_max`` bounds the guesses, ``cache_ram`` and ``cache_disk`` are bytes for what was computed of
+    earlier prompts: no bit depends on these. ``progress`` gets news of a line. Raises FileProblem, Malformed,
     UnsupportedModel or OutOfMemory, and of a bundle SignatureProblem, Unverifiable or LimitExceeded.
     """
 
@@ -72,6 +72,7 @@ class Model(Embeds, Sessions):
         *,
         device: str = "cpu",
         gpu_layers: int | str = "auto",
+        cpu_moe: int | str = 0,
         threads: int = 0,
         context: int = 0,
         check: Check = "lazy",
@@ -98,7 +99,7 @@ class Model(Embeds, Sessions):
             raise
         self.path = self._loaded.gguf.paths[0]
         self.device, self._gpu_layers, self._pack_cache = device, gpu_layers, pack_cache
-        self._turn, self._hashing = threading.Lock(), threading.Lock()
+        self._turn, self._hashing, self._holder, self._closed = threading.Lock(), threading.Lock(), 0, False
         try:
             self._plan = profiles.plan(self._loaded.profiles, device, threads)
             metadata = self._loaded.gguf.metadata
@@ -107,7 +108,7 @@ class Model(Embeds, Sessions):
             keeps = pack_cache and not self._adapters  # a pack is of the model's weights alone
             cache = packs.cache_of(self._loaded, lambda: self.identity) if keeps else None
             choose_kernel_folder(progress)
-            changes = (self._adapters, self._rope, self._speed_ups, layers)
+            changes = (self._adapters, self._rope, self._speed_ups, layers, cpu_moe)
             self._engine = _open_engine(self._loaded, device, self._plan.threads, context, cache, progress, *changes)
             self.device = device if self._engine.identity.device_class != "cpu" else "cpu"
             self._engine.prompt_rows = self._plan.prompt_rows
@@ -115,7 +116,6 @@ class Model(Embeds, Sessions):
         except BaseException:
             self._close_files()
             raise
-        self._holder, self._closed = 0, False
 
     # --- asking ---
 

@@ -91,11 +91,12 @@ def open_engine(
     rope: RopeOverrides | None = None,
     wanted: SpeedUps = NONE,
     gpu_layers: int | None = None,
+    cpu_moe: int | str = 0,
     weights: Weights | None = None,
     watch: Callable[[Ops], Ops] | None = None,
 ) -> Engine:
     """The engine of an open file. ``weights`` are the file's unless others are given. ``device`` and ``gpu_layers``
-    are what ``choose_device`` gave."""
+    are what ``choose_device`` gave, ``cpu_moe`` is as in ``backends.open_backend``."""
     gguf, weights = loaded.gguf, loaded.weights if weights is None else weights
     # Of an unknown architecture the engine complains itself, and that counts more.
     if gguf.metadata.get("general.architecture") in models.ARCHITECTURES:
@@ -112,7 +113,8 @@ def open_engine(
         engine = Engine(
             models.asked(gguf, rope) if rope else gguf, weights, context=context, packs=cache, watch=watch,
             adapters=fitted, off=wanted.off, draft=draft, prefixes=prefixes,
-            warm_bytes=wanted.cache_ram, gpu_layers=gpu_layers, **options,
+            warm_bytes=wanted.cache_ram, gpu_layers=gpu_layers,
+            cpu_moe=layer_count(cpu_moe, "n-cpu-moe"), **options,
         )  # fmt: skip
     except BaseException:
         wanted.close_draft(draft)

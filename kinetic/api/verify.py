@@ -65,6 +65,7 @@ class Checker:
         adapters: Sequence[str | os.PathLike[str]] = (),
         device: str = "cpu",
         gpu_layers: int | str = "auto",
+        cpu_moe: int | str = 0,
         threads: int = 0,
         pack_cache: bool = True,
         trust: Trust | None = None,
@@ -86,7 +87,8 @@ class Checker:
         self.device, self.method, self.trail, self._on_rerun = device, method, trail, on_rerun
         self.timing: Timing | None = None
         """Of the last rerun; None if it came to none."""
-        machine = {"device": device, "gpu_layers": gpu_layers, "threads": threads, "pack_cache": pack_cache}
+        machine = {"device": device, "gpu_layers": gpu_layers, "cpu_moe": cpu_moe, "threads": threads}
+        machine["pack_cache"] = pack_cache
         self._models = Models(model, adapters, machine, on_hash, progress)
 
     def verify(self, receipt: str | os.PathLike[str] | bytes) -> rules.Verdict:

@@ -273,9 +273,9 @@ def _said(layers: int, total: int, device: str) -> str:
     return f"the last {layers} of {total} layers run on {device}, the others on the CPU"
 
 
-def open_backend(name: str, *, threads: int, gpu_layers: int, context: int) -> SplitBackend:
+def open_backend(name: str, *, gpu_layers: int, threads: int, context: int, **options: Any) -> SplitBackend:
     """The device of this name with the CPU beside it. Raises UsageError."""
     from kinetic.backends import cpu, gpu
 
-    device = cast(Offload, gpu.open_backend(name))
+    device = cast(Offload, gpu.open_backend(name, threads=threads, context=context, **options))
     return SplitBackend(device, lambda: cast(Backend, cpu.open_backend(threads=threads)), gpu_layers, context)

@@ -36,6 +36,22 @@ def add_device(group: Any, *, only_for: str = "") -> None:
                        default=None if only_for else "auto", metavar="N", help=which + GPU_LAYERS)  # fmt: skip
 
 
+def add_experts(group: Any) -> None:
+    """``--n-cpu-moe`` and ``--cpu-moe``, of commands that may have a device for models with experts."""
+    group.add_argument("-ncmoe", "--n-cpu-moe", dest="cpu_moe", type=_expert_layers, default="0", metavar="N",
+                       help="layers, the first ones, of whose experts the device has only those in use: "
+                       "a number, all, or auto (where not all fit)")  # fmt: skip
+    group.add_argument("-cmoe", "--cpu-moe", dest="cpu_moe", action="store_const", const="all", help="--n-cpu-moe all")
+
+
+def _expert_layers(text: str) -> str:
+    """Raises UsageError."""
+    from kinetic.backends import layer_count
+
+    layer_count(text, "n-cpu-moe")
+    return text
+
+
 def _layers(text: str) -> str:
     """Raises UsageError."""
     from kinetic.backends import layer_count
@@ -64,7 +80,9 @@ def placed(options: argparse.Namespace) -> dict[str, Any]:
 
     device, layers = options.device or "cpu", options.gpu_layers or "auto"
     # Without layers on it a device is left alone, and need not be there.
-    return {"device": "cpu" if layers == "0" and known(device) else device, "gpu_layers": layers}
+    device = "cpu" if layers == "0" and known(device) else device
+    experts = {"cpu_moe": options.cpu_moe} if hasattr(options, "cpu_moe") else {}
+    return {"device": device, "gpu_layers": layers, **experts}
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter):

@@ -7,7 +7,7 @@ from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kinetic.cli.parser import Parser, add_device, add_pack_cache, placed
+from kinetic.cli.parser import Parser, add_device, add_experts, add_pack_cache, placed
 from kinetic.cli.progress import news
 from kinetic.cli.run_receipt import is_precious
 from kinetic.errors import FileProblem, UsageError
@@ -43,6 +43,7 @@ def add_machine(parser: Parser) -> None:
         help="replay (reads the answer in batches), or decode (token by token: slow, the same verdict)",
     )  # fmt: skip
     add_device(group)
+    add_experts(group)
     group.add_argument("-t", "--threads", type=int, default=0, metavar="N", help="threads; 0 is one per core")
     add_pack_cache(group)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kinetic.cli.model_options import add_changes
-from kinetic.cli.parser import Parser, add_device, add_pack_cache
+from kinetic.cli.parser import Parser, add_device, add_experts, add_pack_cache
 from kinetic.cli.report_options import as_argument
 from kinetic.errors import FileProblem, UsageError
 from kinetic.types import SPEED_UPS, Sampling
@@ -80,6 +80,7 @@ def _add_limits(parser: Parser) -> None:
     group.add_argument("-c", "--ctx-size", type=int, default=0, metavar="N", help="context size; 0 is the model's")
     group.add_argument("-t", "--threads", type=int, default=0, metavar="N", help="threads; 0 is one per core")
     add_device(group)
+    add_experts(group)
     group.add_argument("--check", choices=("lazy", "full", "none"), default="lazy", metavar="WHEN",
                        help="a bundle's bytes: lazy (when first used), full (beforehand), none")  # fmt: skip
     add_pack_cache(group)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -71,6 +71,7 @@ class Engine:
         *,
         backend: str = "cpu",
         gpu_layers: int | None = None,
+        cpu_moe: int = 0,
         threads: int = 0,
         context: int = 0,
         progress: Callable[[str], None] | None = None,
@@ -84,12 +85,10 @@ class Engine:
         warm_bytes: int = WARM_BYTES,
     ) -> None:
         """``context`` 0 is the model's own length; more than that is refused. ``progress`` gets one-line news.
-        ``gpu_layers`` is as in ``backends.open_backend``.
-
-        ``packs`` is where the backend may keep the weights for the next time. ``watch`` makes the operations that
-        the model is built with from a backend's own: it may tap them (``taps``), or compute something else.
-        ``adapters`` are fitted to this model (kinetic.adapters); with them there are no ``packs``, which hold the
-        model's weights alone.
+        ``gpu_layers`` and ``cpu_moe`` are as in ``backends.open_backend``. ``packs`` is where the backend may keep the
+        weights for the next time. ``watch`` makes the operations that the model is built with from a backend's own: it
+        may tap them (``taps``), or compute something else. ``adapters`` are fitted to this model (kinetic.adapters);
+        with them there are no ``packs``, which hold the model's weights alone.
         ``off`` names speed-ups to do without (``types.SPEED_UPS``), ``draft`` is a smaller model with the same
         vocabulary that guesses ahead, and closed with this one, or a drafter that reads the hidden rows of this model;
         without one, that is the model's own layer for one token more. ``clock`` tells in seconds what passes cost.
@@ -99,7 +98,8 @@ class Engine:
         self._off = frozenset(off)
         family = self._family = models.build(gguf, weights)
         self.context, self.vocab_size = _context(context, family.context_length), family.vocab_size
-        device = open_backend(backend, threads=threads, gpu_layers=gpu_layers, context=self.context)
+        place: dict[str, Any] = {"gpu_layers": gpu_layers, "context": self.context, "cpu_moe": cpu_moe, "clock": clock}
+        device = open_backend(backend, threads=threads, **place)
         is_wanted = "drafts" not in off and not watch
         small, forward = hidden_drafter(family, draft) if is_wanted else (None, family.forward)
         if adapters:

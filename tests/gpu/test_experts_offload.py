@@ -9,13 +9,24 @@ import numpy as np
 import pytest
 
 from kinetic import models
+from kinetic.api import Model
 from kinetic.backends import open_backend
 from kinetic.backends.base import Experts, Routing
 from kinetic.backends.gpu import GpuBackend
-from kinetic.backends.gpu.expert_cache import Costs, ExpertCache, ExpertOffload, expert_bytes, measured, shares
+from kinetic.backends.gpu import room as room_of
+from kinetic.backends.gpu.expert_cache import (
+    Costs,
+    ExpertCache,
+    ExpertOffload,
+    expert_bytes,
+    left_out,
+    measured,
+    shares,
+)
 from kinetic.backends.gpu.host_experts import HostExperts
 from kinetic.backends.gpu.weights import DeviceWeights
 from kinetic.backends.graph import trace
+from kinetic.cli import main
 from kinetic.errors import UnsupportedModel
 from kinetic.loader import open_model_file
 from kinetic.types import Batch
@@ -25,7 +36,7 @@ from tests.support.whole_models import WRITERS
 
 FAMILIES = ("mixtral", "qwen3moe", "granitemoe", "gpt-oss", "deepseek2", "nemotron_h_moe")
 EXPERTS = 6
-PASSES = (1, 2, 9, 33, 1)
+PASSES = (1, 2, 9, 33, 1, 1, 1)
 
 
 def cpu():
@@ -131,6 +142,7 @@ def test_a_model_has_the_bits_of_the_cpu(device, opened, done, name, way):
     program = load(device, family, ExpertOffload(cache_bytes=room(family, slots), clock=clock, host=cpu))
     done.clear()
     assert_same(fed(program, tokens), expected)
+    assert program._executor._recordings.replayed > 0  # what is between mixtures
     program.close()
     is_copied, is_on_cpu = done["copied"] > 0, done["on the CPU"] > 0
     assert (is_copied, is_on_cpu) == {
@@ -205,6 +217,13 @@ def test_scales_are_checked_before_anything_is_computed(device):
 
     with pytest.raises(UnsupportedModel, match="down"):
         GpuBackend(device, ExpertOffload(layers=1)).load(forward, ())
+
+
+def test_only_mixtures_that_wait_for_routes_stay_out_of_recordings(device, opened):
+    _, family, _ = opened("qwen3moe")
+    nodes = GpuBackend(device, ExpertOffload(layers=1)).load(family.forward, family.attention)._executor._stretches
+    assert [(is_recordable, len(part)) for is_recordable, part in nodes if not is_recordable] == [(False, 1)]
+    assert [part[0].op for is_recordable, part in nodes if not is_recordable] == ["experts"]
 
 
 # ---- the cache, without a device
@@ -306,6 +325,57 @@ def test_how_many_experts_the_device_has():
     assert shares(nodes, ExpertOffload(cache_bytes=18 * one - 1)) == {a: 5, b: 5, c: 5}
     assert shares(nodes, ExpertOffload(cache_bytes=18 * one)) == {}
     assert shares(nodes, ExpertOffload(cache_bytes=3 * one - 1)) == {a: 0, b: 0, c: 0}
+
+
+def test_what_is_left_out_needs_no_memory():
+    nodes, _ = mixtures(3)
+    assert left_out(nodes, ExpertOffload(layers=0)) == 0
+    assert left_out(nodes, ExpertOffload(layers=2)) == 2 * 4 * 9216
+    assert left_out(nodes, ExpertOffload(cache_bytes=0)) == 18 * 9216
+
+
+# ---- as somebody asks for it
+
+FLAGS = {
+    "all": "2 of 6 experts of 3 layers",
+    "2": "2 of 6 experts of 2 layers",
+    "auto": "4 of 6 experts of 3 layers",
+    "0": "",
+}
+
+
+@pytest.mark.parametrize("asked", FLAGS)
+def test_an_answer_is_the_same(device, opencl, tmp_path, monkeypatch, asked):
+    """With the clock of this machine. The device has memory for four experts of each layer."""
+    path = WRITERS["gpt-oss"](tmp_path / "model.gguf")
+    with open_model_file(path) as file:
+        family = models.build(file.gguf, file.weights)
+        needed = room_of.needed(trace(family.forward), family.attention, family.states, 64) - room(family, 6)
+        free = needed + room(family, 4) + 1000
+    monkeypatch.setattr(opencl.Device, "free_memory", lambda self: int(free / room_of.SHARE) + 1)
+    lines: list[str] = []
+    options = {"raw": True, "max_tokens": 6, "seed": 3, "commit_logits": True}
+    with Model(path, pack_cache=False, context=64) as model:
+        expected = model.generate("one two three", **options)
+    place = {"device": "opencl", "gpu_layers": "all", "cpu_moe": asked, "progress": lines.append}
+    with Model(path, pack_cache=False, context=64, threads=1, **place) as model:
+        answer = model.generate("one two three", **options)
+    assert answer.tokens == expected.tokens
+    assert answer.receipt()["commitments"] == expected.receipt()["commitments"]
+    assert FLAGS[asked] in "".join(lines) and ("experts" in "".join(lines)) == (asked != "0")
+
+
+def test_flags(device, tmp_path, capsys):
+    path = WRITERS["mixtral"](tmp_path / "model.gguf")
+    asked = ["run", str(path), "one", "--raw", "-n", "3", "--temp", "0", "--no-pack-cache", "--off", "drafts"]
+    answers = []
+    for flags in ([], ["--device", "opencl", "--cpu-moe"], ["--device", "opencl", "--n-cpu-moe", "1"]):
+        assert main([*asked, *flags]) == 0
+        answers.append(capsys.readouterr())
+    assert answers[0].out == answers[1].out == answers[2].out != ""
+    assert "2 of 6 experts of 2 layers" in answers[1].err and "2 of 6 experts of 1 layer at" in answers[2].err
+    assert main([*asked, "--n-cpu-moe", "some"]) == 2
+    assert "--n-cpu-moe is 'some', but must be a number of layers, all, or auto" in capsys.readouterr().err
 
 
 # ---- choosing

@@ -14,10 +14,11 @@ from kinetic.engine.drafts import Branch, Drafter, ModelSource, NgramSource, Rat
 from kinetic.engine.drafts.model import first_rates
 from kinetic.errors import KineticError
 from kinetic.loader import open_model_file
-from kinetic.types import Batch, Request, Sampling
+from kinetic.types import Request, Sampling
 from ktc.digest import logits_digest
 from tests.invariance.conftest import Tiny
 from tests.support.backends import assert_same
+from tests.support.branches import check_branches
 from tests.support.whole_models import feed, program_of, tokens_of
 
 SETTINGS = {
@@ -131,39 +132,12 @@ def test_a_draft_model(llama):
 
 
 def test_branches_of_a_tree(tiny):
-    """Rows of the same positions see only those before them on their own way, across the end of a chunk too."""
-    for length in (0, 15, 250):
-        stem, ways = tokens_of(120, 3), [tokens_of(121 + i, 6) for i in range(3)]
-        expected = []
-        with program_of(tiny.file, threads=1) as program:
-            if length:
-                feed(program, tiny.tokens[:length], [64])
-            for way in ways:
-                expected.append(feed(program, stem + way, [9], start=length))
-                program.truncate(0, length)
-        with program_of(tiny.file, threads=2) as program:
-            if not program.can_branch:
-                with pytest.raises(KineticError, match="forked"):
-                    program.fork(0, -1, 0)
-                return
-            if length:
-                feed(program, tiny.tokens[:length], [64])
-            for branch in (1, 2):
-                program.fork(0, -branch, length)
-            tokens, depths = [*stem, *ways[0], *ways[1], *ways[2]], [0, 1, 2] + [3, 4, 5, 6, 7, 8] * 3
-            sequences = (0,) * 3 + (0,) * 6 + (-1,) * 6 + (-2,) * 6
-            positions = tuple(length + depth for depth in depths)
-            also = ((-1, -2),) * 3 + ((),) * 18
-            found = program.run(Batch(tuple(tokens), positions, sequences, tuple(range(21)), also))
-            for i in range(3):
-                assert_same(found[:3], expected[i][:3])
-                assert_same(found[3 + 6 * i : 9 + 6 * i], expected[i][3:], f"branch {i} after {length}")
-            program.take_over(-1, 0)
-            program.truncate(-2, 0)
-            rest = feed(program, stem + ways[1] + ways[2], [1], start=length)  # computed again, or gone on with
-            program.truncate(0, length + 9)
-            assert_same(rest[:9], expected[1])
-            assert_same(feed(program, ways[2], [6], start=length + 9), rest[9:])
+    with program_of(tiny.file) as program:
+        if not program.can_branch:
+            with pytest.raises(KineticError, match="forked"):
+                program.fork(0, -1, 0)
+            return
+    check_branches(tiny.file, tiny.tokens, (0, 15, 250))
 
 
 def test_a_stopped_answer_leaves_nothing(llama):

@@ -16,13 +16,16 @@ Importing it imports neither pyopencl nor cupy.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from kinetic import backends
+from kinetic.backends import ALL, AUTO
 from kinetic.backends.base import Attention, Backend, Forward, State
 from kinetic.backends.cuts import TABLES, weights_of
 from kinetic.backends.gpu import room
 from kinetic.backends.gpu.choose import open_named
 from kinetic.backends.gpu.device import Device
-from kinetic.backends.gpu.expert_cache import ExpertOffload
+from kinetic.backends.gpu.expert_cache import ExpertOffload, left_out
 from kinetic.backends.gpu.program import GpuProgram, require_kernels
 from kinetic.backends.gpu.source import kernel_digest
 from kinetic.backends.graph import Node, trace
@@ -33,8 +36,9 @@ from kinetic.types import PackCache
 
 
 class GpuBackend:
-    def __init__(self, device: Device, offload: ExpertOffload | None = None) -> None:
-        self._device, self._offload = device, offload
+    def __init__(self, device: Device, offload: ExpertOffload | None = None, context: int = 0) -> None:
+        """``offload`` says which experts are elsewhere, ``context`` what a sequence has at most, where that counts."""
+        self._device, self._offload, self._context = device, offload or ExpertOffload(layers=0), context
         self._id = f"{device.kind}:{engine_digest('gpu', kernel_digest())}"
         self._is_named(None)
 
@@ -47,7 +51,12 @@ class GpuBackend:
         states: Sequence[State] = (),
     ) -> GpuProgram:
         """Raises UnsupportedModel for a model that needs what there is no kernel for, OutOfMemory."""
-        program = GpuProgram(self._device, trace(forward), layers, states, self._offload)
+        nodes, offload = trace(forward), replace(self._offload, progress=progress)
+        if offload.fills:
+            experts = left_out(nodes, replace(offload, cache_bytes=0))
+            others = room.needed(nodes, layers, states, self._context) - experts
+            offload = replace(offload, cache_bytes=max(0, self.free_memory() - others))
+        program = GpuProgram(self._device, nodes, layers, states, offload)
         self._is_named(program.mixtures.host)
         if progress and (about := program.mixtures.about):
             progress(f"{self._device.name} has {about}")
@@ -81,10 +90,18 @@ class GpuBackend:
     def needed_memory(
         self, nodes: Sequence[Node], layers: Sequence[Attention], states: Sequence[State], context: int
     ) -> int:
-        """See ``room.needed``."""
-        return room.needed(nodes, layers, states, context)
+        """See ``room.needed``; with as many experts as the device must have."""
+        return room.needed(nodes, layers, states, context) - left_out(nodes, self._offload)
 
 
-def open_backend(name: str, offload: ExpertOffload | None = None) -> GpuBackend:
-    """The device called ``name``: 'opencl', 'cuda', or one of them and ':' and a number. Raises UsageError."""
-    return GpuBackend(open_named(name), offload)
+def open_backend(
+    name: str, *, threads: int = 0, context: int = 0, cpu_moe: int = 0, clock: Callable[[], float] | None = None
+) -> GpuBackend:
+    """The device called ``name``: 'opencl', 'cuda', or one of them and ':' and a number; see ``backends.open_backend``
+    for the rest. Raises UsageError."""
+    layers = {ALL: None, AUTO: None}.get(cpu_moe, cpu_moe)
+
+    def host() -> Backend:
+        return backends.open_backend("cpu", threads=threads)
+
+    return GpuBackend(open_named(name), ExpertOffload(layers, None, cpu_moe == AUTO, clock, host), context)

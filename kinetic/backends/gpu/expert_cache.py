@@ -28,10 +28,14 @@ class ExpertOffload:
     """Those of the first so many layers; None is every layer, if not all fit into ``cache_bytes``."""
     cache_bytes: int | None = None
     """What these layers' experts may take on the device. None: as many of each layer as a token uses."""
+    fills: bool = False
+    """They may take what memory is left, which the backend finds out."""
     clock: Callable[[], float] | None = None
     """Tells in seconds what a copy costs, and what the CPU does. Without one every missing expert is copied."""
     host: Callable[[], Backend] | None = None
-    """What computes experts beside the device; the CPU backend, unless it is another."""
+    """Opens what computes experts beside the device, where there is use for it. None: the CPU backend."""
+    progress: Callable[[str], None] | None = None
+    """Gets one-line news of that: its kernels may have to be compiled."""
 
 
 class Costs(NamedTuple):
@@ -132,6 +136,14 @@ def shares(nodes: Iterable[Node], offload: ExpertOffload) -> dict[Node, int]:
         one_of_each = sum(expert_bytes(node["experts"]) for node in off)  # exact: integers
         counts = dict.fromkeys(off, offload.cache_bytes // max(1, one_of_each))
     return {node: count for node, count in counts.items() if count < node["experts"].up.shape[0]}
+
+
+def left_out(nodes: Iterable[Node], offload: ExpertOffload) -> int:
+    """Bytes of those experts that the device has no room for."""
+    size = 0
+    for node, count in shares(nodes, offload).items():
+        size += (node["experts"].up.shape[0] - count) * expert_bytes(node["experts"])
+    return size
 
 
 def _layer(node: Node) -> int:

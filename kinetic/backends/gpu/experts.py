@@ -82,7 +82,8 @@ class Mixtures:
         if not self._off:
             return ""
         counts = sorted({f"{off.slots} of {off.experts.up.shape[0]}" for off in self._off.values()})
-        said = f"{', '.join(counts)} experts of {len(self._off)} layers at a time: a missing one is copied"
+        layers = f"{len(self._off)} layer{'s' * (len(self._off) > 1)}"
+        said = f"{', '.join(counts)} experts of {layers} at a time: a missing one is copied"
         if self.host is None:
             return said
         if self._costs is None or not any(off.slots for off in self._off.values()):
@@ -129,7 +130,7 @@ class Mixtures:
                 return
         if self._costs is None or self._costs.on_host(1) < self._costs.copy:
             self._backend = self._backend or (self._offload.host or cpu_backend)()
-            off.host = HostExperts(experts, self._backend)
+            off.host = HostExperts(experts, self._backend, self._offload.progress)
             if self._costs is None and self._offload.clock is not None:
                 self._costs = self._measured(self._offload.clock, off, off.host)
                 if self._costs.on_host(1) >= self._costs.copy:

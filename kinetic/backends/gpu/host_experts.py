@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ def cpu_backend() -> Backend:
 class HostExperts:
     """The matrices are packed as for a model on the CPU. Their bytes in the file stay in memory, to be copied from."""
 
-    def __init__(self, experts: Experts, backend: Backend) -> None:
+    def __init__(self, experts: Experts, backend: Backend, progress: Callable[[str], None] | None = None) -> None:
         width = experts.up.shape[2]
         parts: dict[str, Any] = {
             name: part._replace(release=_keep) for name, part in experts._asdict().items() if isinstance(part, Weight)
@@ -33,7 +34,7 @@ class HostExperts:
             rows = ops.given(width + ROUTE)
             return ops.experts(ops.cut(rows, 1, 0, width), ops.cut(rows, 1, width, ROUTE), kept)
 
-        self._program = backend.load(forward, (), None)
+        self._program = backend.load(forward, (), progress)
 
     def run(self, x: F32, numbers: np.ndarray) -> F32:
         """What expert ``numbers[t]`` makes of row t of x [T, K]: [T, N]."""
