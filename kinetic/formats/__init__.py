@@ -76,8 +76,7 @@ class Format(Protocol):
     QUANTISED: bool
 
     # Quantised formats also say how they are packed for a device. What follows is plain Python that a compiler can
-    # take; ``block`` is uint8 [BYTES]. ``factor`` and ``minimum`` of superblocks also take int32 [BYTES, ...], the bytes
-    # of many blocks at once.
+    # take; ``block`` is uint8 [BYTES].
     BITS: int
     """Width of the codes ``unsigned(block, i)``: 1, 2, 3, 4, 5, 6 or 8."""
     TABLE: tuple[int, ...] | None
