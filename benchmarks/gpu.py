@@ -101,8 +101,8 @@ def report(what: str, is_right: bool) -> int:
 def time_kernels(device: Device, sizes: gpu_rates.Sizes) -> gpu_rates.Limits:
     known = gpu_rates.limits(device, sizes)
     print(
-        f"\ncopies {known.copies / 1e9:.1f} GB/s, read and written; int8 products {known.int8 / 1e12:.2f} Top/s; "
-        f"float32 {known.float32 / 1e12:.2f} Top/s\n\nweights [{sizes.outputs}, {sizes.width}]\n\n{gpu_rates.HEAD}"
+        f"\ncopies {known.copies / 1e9:.1f} GB/s, read and written; int8 products {known.int8 / 1e12:.3g} Top/s; "
+        f"float32 {known.float32 / 1e12:.3g} Top/s\n\nweights [{sizes.outputs}, {sizes.width}]\n\n{gpu_rates.HEAD}"
     )
     for part in (
         gpu_rates.products_of(device, known, sizes, list(FORMATS)),

@@ -116,10 +116,14 @@ def line(limits: Limits, name: str, took: float, size: float, operations: float,
     """A line of the table. ``floor`` is the least time that the bytes and the operations allow."""
     floor = max(size / limits.copies, operations / peak)
     return (
-        f"| {name} | {took * 1e6:.1f} us | {size / 1e6:.2f} | {size / took / 1e9:.1f} | "
-        f"{100 * size / took / limits.copies:.0f} % | {operations / 1e9:.2f} | {operations / took / 1e12:.3f} | "
+        f"| {name} | {took * 1e6:.1f} us | {size / 1e6:.3g} | {size / took / 1e9:.3g} | "
+        f"{100 * size / took / limits.copies:.0f} % | {operations / 1e9:.3g} | {operations / took / 1e12:.3g} | "
         f"{100 * operations / took / peak:.0f} % | {floor * 1e6:.1f} us |"
     )
+
+
+def counted(rows: int) -> str:
+    return f"{rows} row" + "s" * (rows != 1)
 
 
 class Repeated(DeviceWeights):
@@ -158,7 +162,7 @@ def products_of(device: Device, known: Limits, sizes: Sizes, kinds: list[str]) -
             step, size = product(device, kind, outputs, width, rows)
             size += rows * int(width * each + 4 * outputs)
             operations = 2 * rows * outputs * width
-            yield line(known, f"{kind}, {rows} rows", seconds(device, step), size, operations, peak)
+            yield line(known, f"{kind}, {counted(rows)}", seconds(device, step), size, operations, peak)
 
 
 def where_tiles_begin(device: Device, sizes: Sizes, kind: str) -> Iterator[str]:
@@ -192,7 +196,7 @@ def others(device: Device, known: Limits, sizes: Sizes) -> Iterator[str]:
         }
         for name, (step, size, operations) in steps.items():
             took = seconds(device, step)
-            yield line(known, f"{name}, {rows} rows", took, count * size, count * operations, known.float32)
+            yield line(known, f"{name}, {counted(rows)}", took, count * size, count * operations, known.float32)
 
 
 def attention(device: Device, known: Limits, sizes: Sizes) -> Iterator[str]:
@@ -209,5 +213,5 @@ def attention(device: Device, known: Limits, sizes: Sizes) -> Iterator[str]:
         took = seconds(device, lambda p=program, b=batch: p.run(b))
         seen = sum(range(first + 1, first + rows + 1))
         size, operations = 2 * 2 * (first + rows) * 8 * 128, 2 * 2 * seen * 32 * 128
-        yield line(known, f"attention, {rows} rows, {first + rows} keys", took, size, operations, known.float32)
+        yield line(known, f"attention, {counted(rows)}, {first + rows} keys", took, size, operations, known.float32)
         program.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks import gpu_rates
 from kinetic.backends.base import BLOCK, Weight
 from kinetic.backends.gpu import products as products_module
 from kinetic.backends.gpu import self_test, weights
@@ -208,6 +209,15 @@ def test_self_test_sees_integers_go_wrong(device):
         assert exact in source
         assert device.failures(source.replace(exact, loose)) == [caught]
     assert self_test.FUNCTIONS[-2:] == ("int8 products", "bytes")
+
+
+def test_the_benchmark_makes_a_table(device, monkeypatch):
+    monkeypatch.setattr(gpu_rates, "ENOUGH", 0)
+    sizes = gpu_rates.Sizes(64, 256, 66, 300, 1 << 16, 1)
+    known = gpu_rates.limits(device, sizes)
+    lines = [*gpu_rates.products_of(device, known, sizes, ["Q4_0", "IQ1_S"]), *gpu_rates.others(device, known, sizes)]
+    assert [line.split("|")[1].strip() for line in lines[:3]] == ["Q4_0, 1 row", "Q4_0, 66 rows", "IQ1_S, 1 row"]
+    assert len(lines) == 10 and {line.count("|") for line in lines} == {gpu_rates.HEAD.partition("\n")[0].count("|")}
 
 
 def test_every_format_is_there():
