@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
+from kinetic.backends import cpu
 from kinetic.backends.base import Weight
 from kinetic.backends.cpu import shortlist
 from kinetic.errors import NonFinite
@@ -237,3 +238,41 @@ def test_a_small_matrix_has_no_copy(monkeypatch):
     q, d = random_table(640, 27)
     with program_of(table(q, d), normals(1, 1, 640)) as program:
         assert program._shortlist is None
+
+
+def test_a_matrix_that_others_read_stays_whole():
+    """Another program of the device, or a pack that is being written."""
+    q, d = random_table(640, 37)
+    weight, values = table(q, d), normals(38, 2, 640)
+
+    class Writing:
+        is_idle = False
+
+    device = cpu.open_backend(threads=1)
+    first, second = (device.load(lambda ops: ops.linear(inputs(ops, values), weight), ()) for _ in range(2))
+    third = cpu.open_backend(threads=1).load(lambda ops: ops.linear(inputs(ops, values), weight), ())
+    third.weights._written = Writing()
+    expected = first.run(one(0))
+    for program in (first, second, third):
+        program.run(one(0), best=2)
+        assert program._shortlist._copy is not None and program._shortlist._rest is None
+        assert_same(program.run(one(0)), expected)
+    later = device.load(lambda ops: ops.linear(inputs(ops, values), weight), ())
+    assert_same(later.run(one(0)), expected)
+    for program in (first, second, third, later):
+        program.close()
+
+
+def test_a_matrix_that_was_halved_is_packed_anew_for_others():
+    q, d = random_table(640, 39)
+    weight, values = table(q, d), normals(40, 2, 640)
+    device = cpu.open_backend(threads=1)
+    first = device.load(lambda ops: ops.linear(inputs(ops, values), weight), ())
+    expected = first.run(one(0))
+    first.run(one(0), best=2)
+    assert first._shortlist._rest is not None
+    second = device.load(lambda ops: ops.linear(inputs(ops, values), weight), ())
+    assert_same(second.run(one(0)), expected)
+    assert_same(first.run(one(0)), expected)
+    for program in (first, second):
+        program.close()

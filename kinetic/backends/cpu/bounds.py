@@ -75,7 +75,7 @@ USUAL = 26.0
 STEPS = 4
 """To the limit that sizes are cut at: there the gain of one less is what it costs."""
 
-AHEAD = 1024
+AHEAD = 4608
 """Bytes ahead of those in use that are asked for."""
 
 
