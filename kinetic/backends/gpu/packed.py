@@ -10,9 +10,8 @@ another, those that the format has; every line below stands for 32 lanes, an out
     ONE_AT      one further bit: a word of 4 bytes a block; element 4 j + k has bit j of byte k
     SCALES_AT   words of 4 bytes of: d (16 bits each), m or dmin, factors of blocks or halves (8 bits), theirs of dmin
 
-All of it follows from what a format says of itself (``formats.Format``); the rules for factors of superblocks are given the
-bytes of all blocks at once, as int32 [BYTES, ...]. Float formats have words of 16 bytes, elements
-in order.
+All of it follows from what a format says of itself (``formats.Format``); its rules for factors of superblocks are given
+the bytes of all blocks at once, as int32 [BYTES, ...]. Float formats have words of 16 bytes, elements in order.
 """
 
 from __future__ import annotations
