@@ -18,6 +18,7 @@ from kinetic.layers.watched import LayerInputs
 from kinetic.loader import open_model_file
 from kinetic.types import Batch, Request, Sampling
 from tests.golden.test_golden_archs import FloatCache
+from tests.invariance.test_drafts import Free
 from tests.support.backends import assert_same, loaded
 from tests.support.hidden_drafts import check_hidden_drafts
 
@@ -146,6 +147,27 @@ def test_what_the_engine_guesses_first(case):
     for rows in (512, 31, 1):
         assert first_guesses(engine, case.tokens, rows) == [case.spec["id_last"], *case.spec["draft_ids"]]
     engine.close()
+
+
+@pytest.mark.parametrize("case", MODELS, indirect=True)
+def test_it_goes_on_behind_an_answer_that_was_set_aside(case):
+    """With guesses that were wrong: it knows what one knows that saw all at once."""
+    found, tokens = [], case.tokens
+    for off in ((), COLD):
+        engine = Engine(case.target.gguf, case.target.weights, draft=case.drafter, threads=2, off=off)
+        source = engine._seeing.source(None)
+        source.rates.of = lambda kind: 1.0
+        engine.drafter = Drafter([source], Free())
+        answer = [step.token for step in engine.generate(Request(tokens[:40], Sampling(temperature=0), 6))]
+        drafted = engine.drafter.tally.drafted
+        list(engine.generate(Request(tokens[::-1], Sampling(temperature=0), 1)))
+        longer = (*tokens[:40], *answer, *tokens[:5])
+        (step,) = engine.generate(Request(longer, Sampling(temperature=0), 1))
+        assert drafted > 0 and (engine.reused >= 40) == (off == ())
+        (branch,) = source.propose([*longer, step.token], 8)
+        found.append((answer, step, list(branch.tokens), list(branch.kinds), source._done))
+        engine.close()
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("case", MODELS, indirect=True)

@@ -60,14 +60,13 @@ class HiddenSource:
         if self._warm is None:
             self._restart(0)
             return
+        if self._base or self._program.truncate(0, self._done) < self._done:
+            self._restart(0)
         rows = self._of_rows(self._tokens)
         is_same = self._done <= len(rows) and common(self._tokens, self._begun) == len(self._tokens)
-        while not self._base and not is_same and (count := self._readable(len(self._tokens))) > 0:
+        while not is_same and self._fits() and (count := self._readable(len(self._tokens))) > 0:
             self._read(self._tokens, min(count, CHUNK))  # so that all of it can be set aside
-        kept = min(self._done, len(rows))
-        if self._base or self._program.truncate(0, kept) < kept:
-            self._restart(0)
-            is_same, rows = False, []
+        self._program.truncate(0, min(self._done, len(rows)))
         self._warm.settle(rows)
         done = self._warm.begin([*self._of_rows(self._begun), 0])
         if is_same and done == self._done:
