@@ -154,7 +154,7 @@ def test_nothing_half_loaded_stays(small, family, uncollected):
 @pytest.mark.parametrize("file", ["llama", "qwen35"], indirect=True)
 def test_the_estimate_is_no_less_than_what_is_taken(small, family, monkeypatch):
     """Of weights, and of all that passes take."""
-    monkeypatch.setattr("kinetic.backends.gpu.executor.PARTIAL_BYTES", 1 << 16)
+    monkeypatch.setattr("kinetic.backends.gpu.attention.PARTIAL_BYTES", 1 << 16)
     monkeypatch.setattr(room, "PARTIALS", 1 << 16)
     backend, nodes = GpuBackend(small), trace(family.forward)
     program = load(backend, family)

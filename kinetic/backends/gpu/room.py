@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from kinetic.backends.base import CHUNK, Attention, State, Weight
 from kinetic.backends.cuts import TABLES, weights_of
+from kinetic.backends.gpu.weights import matrix_bytes
 from kinetic.backends.graph import Node, matrices
 from kinetic.backends.whole import needs_whole
 
@@ -15,7 +16,7 @@ ROWS = 256
 """Rows of a pass, as ``program.CAPACITY``."""
 
 PARTIALS = 64 << 20
-"""What attention takes for parts of its sums, as ``executor.PARTIAL_BYTES``."""
+"""What attention takes for parts of its sums, as ``attention.PARTIAL_BYTES``."""
 
 SHARE = 0.95
 """Of free memory that is filled: the rest is for what is not counted."""
@@ -28,8 +29,8 @@ def needed(nodes: Sequence[Node], layers: Sequence[Attention], states: Sequence[
 
 
 def weight_bytes(nodes: Sequence[Node]) -> int:
-    """Matrices as they lie in the file, everything else as float32; rows of tables are looked up in the file."""
-    products = {weight.name: weight.data.nbytes for weight in matrices(nodes)}
+    """Matrices as they lie on a device, everything else as float32; rows of tables are looked up in the file."""
+    products = {weight.name: matrix_bytes(weight, several=len(weight.shape) == 3) for weight in matrices(nodes)}
     others = [weight for node in nodes if node.op not in TABLES for weight in weights_of(node)]
     rest = {weight.name: _float_bytes(weight) for weight in others if weight.name not in products}
     return sum(products.values()) + sum(rest.values())  # exact: integers
