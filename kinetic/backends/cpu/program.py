@@ -154,7 +154,9 @@ class CpuProgram(Sequences[Pages]):
         if self._shortlist is None or len(batch.outputs) != 1 or len(batch.tokens) > self._capacity:
             yield
             return
-        self._program[tape.BEST] = chosen = self._shortlist.begin(best)
+        # The first token of an answer, behind a prompt, is not the one to wait for a copy.
+        is_due = len(batch.tokens) == 1 or self._shortlist.is_made
+        self._program[tape.BEST] = chosen = self._shortlist.begin(best) if is_due else 0
         try:
             yield
         finally:

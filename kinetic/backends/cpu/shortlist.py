@@ -99,6 +99,11 @@ class Shortlist:
                 return 0
         return best
 
+    @property
+    def is_made(self) -> bool:
+        """Whether the copy is there."""
+        return self._copy is not None
+
     def end(self) -> None:
         """After a pass: how many groups were left."""
         self._left += self.left
