@@ -81,15 +81,16 @@ def measure(
     news: Callable[[str], None] | None = None,
     progress: store.Progress | None = None,
 ) -> dict[str, Any]:
-    """A record of all jobs: plain values, as in FORM. ``peer`` decodes plainly in the same rounds; where it has
-    programs that guess from n-grams, the fastest of them does the first job in each round as well.
+    """A record of all jobs: plain values, as in FORM. ``peer`` decodes plainly in the same rounds, behind as many
+    tokens as each job's prompt has; where it has programs that guess from n-grams, the fastest of them does the first
+    job in each round as well.
 
     One round comes before, to warm up. Raises whatever opening and running the model raises.
     """
-    trial = bench.Trial("tg", bench.DECODE)
     with Model(path, threads=threads, off=("warm",), progress=news) as model:
         rounds: dict[str, list[Round]] = {job.name: [] for job in jobs()}
-        speeds: list[float] = []
+        speeds: dict[str, list[float]] = {job.name: [] for job in jobs()} if peer else {}
+        trials = {job.name: bench.Trial("tg", bench.DECODE, _length(model, job)) for job in jobs()}
         guessing = _Guessing(bench_ngrams.beside(peer), path, model, tokens, news)
         for number in range(repetitions + 1):
             for job in jobs():
@@ -98,12 +99,13 @@ def measure(
                     rounds[job.name].append(found)
             if number and peer:
                 used = model._engine.identity.threads
-                speeds.append(peer.run(path, [trial], used)[trial])
+                for name, trial in trials.items():
+                    speeds[name].append(peer.run(path, [trial], used)[trial])
             guessing.run(number)
             if progress:
                 progress(number, repetitions)
         about = bench._about(model, path) | {"format": FORM, "threads": model._engine.identity.threads}
-    results = [_row(name, found, speeds) for name, found in rounds.items()]
+    results = [_row(name, found, speeds.get(name, [])) for name, found in rounds.items()]
     if guessing.speeds:
         results[0]["ngram_ratio"] = _beside(rounds[results[0]["job"]], guessing.speeds)
     return about | {
@@ -111,7 +113,7 @@ def measure(
         "repetitions": repetitions,
         "tokens": tokens,
         "peer": peer.name if peer else "",
-        "peer_speeds": [round(speed, 3) for speed in speeds],
+        "peer_speeds": {name: [round(speed, 3) for speed in found] for name, found in speeds.items()},
         "peer_ngrams": guessing.record(),
         "results": results,
     }
@@ -129,9 +131,8 @@ class _Guessing:
         news: Callable[[str], None] | None,
     ) -> None:
         self._programs, self._news, self.speeds = programs, news, list[float]()
-        prompt = jobs()[0].prompt
-        context = len(model.tokenizer.encode(prompt, add_special=True, parse_special=False))
-        self._asked = path, prompt, context, tokens, model._engine.identity.threads
+        job = jobs()[0]
+        self._asked = path, job.prompt, _length(model, job), tokens, model._engine.identity.threads
 
     def run(self, number: int) -> None:
         """Of all kinds in round 0, then of the best."""
@@ -147,6 +148,11 @@ class _Guessing:
             return None
         speeds = [round(speed, 3) for speed in self.speeds]
         return {"kind": self._programs.kind, "speeds": speeds, "answer": self._programs.answer}
+
+
+def _length(model: Model, job: Job) -> int:
+    """Tokens of its prompt."""
+    return len(model.tokenizer.encode(job.prompt, add_special=True, parse_special=False))
 
 
 def _round(model: Model, job: Job, tokens: int, number: int) -> Round:
