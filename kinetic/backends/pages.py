@@ -96,6 +96,8 @@ class PageTables(ABC, Generic[Page]):
         keep = (length + CHUNK - 1) // CHUNK
         self._free += pages[max(keep, self._borrowed.get(sequence, 0)) :]
         del pages[keep:]
+        if sequence in self._borrowed:
+            self._borrowed[sequence] = min(self._borrowed[sequence], keep)
         if length == 0:
             self._pages.pop(sequence, None)
             self._borrowed.pop(sequence, None)

@@ -72,7 +72,11 @@ class Sequences(Generic[Kept]):
     def restore(self, sequence: int, snapshot: Snapshot) -> None:
         check_snapshot(snapshot, self._layers)
         self._states.put(sequence, snapshot.length, snapshot.states)
-        self._pages.write(sequence, snapshot.length, snapshot.keys, snapshot.values)
+        try:
+            self._pages.write(sequence, snapshot.length, snapshot.keys, snapshot.values)
+        except BaseException:  # it has none of the positions that it would say it has
+            self.truncate(sequence, 0)
+            raise
 
     @property
     def state_bytes(self) -> int:
@@ -96,7 +100,11 @@ class Sequences(Generic[Kept]):
 
     def fork(self, source: int, target: int, length: int) -> None:
         self._states.fork(target, length)
-        self._pages.fork(source, target, length)
+        try:
+            self._pages.fork(source, target, length)
+        except BaseException:
+            self.truncate(target, 0)
+            raise
 
     def take_over(self, source: int, target: int) -> None:
         self._states.take_over(source, target)

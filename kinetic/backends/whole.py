@@ -9,6 +9,9 @@ from kinetic.backends.graph import Node
 from kinetic.errors import KineticError
 from kinetic.types import Batch
 
+MOST_TOGETHER = 64
+"""Whole sequences in one batch, at most: each takes a page of keys and values in every layer."""
+
 
 def needs_whole(layers: Sequence[Attention], nodes: Iterable[Node]) -> bool:
     """Whether a batch must have all of each of its sequences."""

@@ -11,6 +11,7 @@ from kinetic import models
 from kinetic.backends import open_backend
 from kinetic.backends.control_word import default_rounding
 from kinetic.backends.reference.functions import softmax
+from kinetic.backends.whole import MOST_TOGETHER
 from kinetic.bits import F32
 from kinetic.engine.engine import EngineIdentity
 from kinetic.errors import ContextOverflow, NonFinite, UnsupportedModel, UsageError
@@ -118,11 +119,11 @@ def _forward(family: Family, pooling: str, row: str) -> Forward:
 
 
 def _groups(sequences: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
-    """Whole sequences, in order, as many together as fit into a pass."""
+    """Whole sequences, in order, as many together as fit into a pass, ``MOST_TOGETHER`` at most."""
     group: list[Sequence[int]] = []
     size = 0
     for tokens in sequences:
-        if group and size + len(tokens) > ROWS:
+        if group and (size + len(tokens) > ROWS or len(group) == MOST_TOGETHER):
             yield group
             group, size = [], 0
         group.append(tokens)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from kinetic.backends.base import Program
 from kinetic.bits import F32
 from kinetic.engine.drafts import EMPTY, Drafter
-from kinetic.engine.drafts.tree import ROOT
+from kinetic.engine.drafts.tree import ROOT, Tree
+from kinetic.errors import OutOfMemory
 from kinetic.types import Batch
 
 MOST_AGAIN = 16
@@ -89,9 +90,9 @@ class Passes:
         there, end = self._there, len(history)
         drafter = self._drafter if end - there <= MOST_AGAIN else None
         tree = drafter.propose(history, longest) if drafter else EMPTY
+        if not self._branched(tree, there):
+            tree = EMPTY
         guesses = len(tree.tokens)
-        for branch in range(1, tree.count):
-            self._program.fork(0, -branch, there)
         pending = end - there
         more = tuple(-branch for branch in range(1, tree.count))
         batch = Batch(
@@ -108,10 +109,26 @@ class Passes:
         try:
             rows = self._program.rows(batch, self._choice, self._best)
         except BaseException:  # broken off: nobody else knows of the branches
-            for branch in range(1, tree.count):
-                self._program.truncate(-branch, 0)
+            self._forget(tree)
             raise
         if self._clock and self._drafter and pending == 1:
             self._drafter.costs.note(1 + guesses, self._clock() - begun)
         self._hidden = self._look() if self._look else None
         return rows
+
+    def _branched(self, tree: Tree, there: int) -> bool:
+        """Whether there is room for the branches of a tree, which then begin behind what is ``there``."""
+        try:
+            for branch in range(1, tree.count):
+                self._program.fork(0, -branch, there)
+        except OutOfMemory:  # the answer does without guesses
+            self._forget(tree)
+            return False
+        except BaseException:
+            self._forget(tree)
+            raise
+        return True
+
+    def _forget(self, tree: Tree) -> None:
+        for branch in range(1, tree.count):
+            self._program.truncate(-branch, 0)

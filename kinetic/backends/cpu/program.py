@@ -30,7 +30,7 @@ from kinetic.backends.program import Sequences
 from kinetic.backends.states import StateStore
 from kinetic.backends.whole import needs_whole, whole_spans
 from kinetic.bits import F32
-from kinetic.errors import OutOfMemory
+from kinetic.errors import KineticError, OutOfMemory
 from kinetic.formats import by_type
 from kinetic.types import Batch, PackCache, lengths
 
@@ -165,6 +165,8 @@ class CpuProgram(Sequences[Pages]):
             self._shortlist.end()
 
     def _run(self, batch: Batch, given: F32 | None, keep: Callable[[F32], F32]) -> F32:
+        if self._shortlist is not None and self._shortlist.is_broken:
+            raise KineticError("this program lost its output layer when it was interrupted: open the model again")
         self._candidates.forget()
         self._seen = {name: [] for name in self._tape.taps}
         check_given(self._tape.given[0].width if self._tape.given else 0, batch, given)

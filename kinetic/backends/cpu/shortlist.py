@@ -4,7 +4,7 @@ logits of those that can still win. docs/adr/0013 has the proof, docs/PERFORMANC
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -85,6 +85,9 @@ class Shortlist:
         self._left = self._tried = self._paused = 0
         self._is_impossible = False
         self._copy: NDArray[np.uint8] | None = None
+        self._copy_bytes = 0
+        self.is_broken = False
+        """Whether the matrix was lost on its way to halves. Then nothing may be computed any more."""
 
     def begin(self, best: int) -> int:
         """How many of the best logits the next pass shall tell apart; 0: all logits, as always."""
@@ -109,6 +112,8 @@ class Shortlist:
         self._left += self.left
         self._tried += 1
         if self._tried == TRIAL:
+            if self._rest is None:  # it may have been in use, as by a pack that was being written
+                self._leave_rest()
             # Bounds cost half of the product, so with half of the groups left nothing is gained.
             if self._left > TRIAL * self._output.packed.groups * 4 // 10:
                 self._paused = PAUSE
@@ -139,7 +144,6 @@ class Shortlist:
         if bad[0]:
             self._is_impossible = True
             return False
-        self._copy = copy
         self._bounds = allocate(4 * round_up(packed.groups, TILE)).view(np.float32)
         self._bounds[:] = -np.inf
         leaders = min(LEADERS, round_up(packed.groups, 8))
@@ -148,18 +152,21 @@ class Shortlist:
         self._nothing = np.full(GROUP, -np.inf, np.float32)
         memory = [address(self._bounds), address(self._own), own, leaders, packed.rows, address(self._nothing)]
         words[:] = [target, size, *memory]
-        self._leave_rest(size)
+        self._copy, self._copy_bytes = copy, size
+        self._leave_rest()
         return True
 
     def _shared(self, part: Callable[[tuple[int, int]], None], first: int, last: int) -> None:
         """The work of groups ``first`` to ``last``, by all threads."""
-        edges = [first + (last - first) * i // self._threads for i in range(self._threads + 1)]
         with ThreadPoolExecutor(self._threads) as pool:
-            list(pool.map(part, pairwise(edges)))
+            list(pool.map(part, self._shares(first, last)))
 
-    def _leave_rest(self, copy_bytes: int) -> None:
+    def _shares(self, first: int, last: int) -> Iterable[tuple[int, int]]:
+        return pairwise(first + (last - first) * i // self._threads for i in range(self._threads + 1))
+
+    def _leave_rest(self) -> None:
         """Keep of the packed matrix only what the copy does not have, if nobody else reads it: from now on kernels read
-        both. Its memory is given back piece by piece, so that at no time much more is in use than in the end."""
+        both. Raises KineticError if that was broken off: then neither is whole."""
         packed, blocks = self._output.packed, self._output.packed.width // BLOCK
         size, old = rest_bytes(blocks), packed.group_bytes
         try:
@@ -170,13 +177,27 @@ class Shortlist:
         if data is None:
             return
         assert self._copy is not None
-        places = address(data), old, blocks, address(self._copy), copy_bytes, address(rest), size
-        step = max(1, PIECE // old)
-        for first in range(0, packed.groups, step):
-            last = min(first + step, packed.groups)
-            self._shared(lambda groups: self._kernels.leave_rest(*places, *groups), first, last)
-            give_back(data[first * old : last * old])
+        places = address(data), old, blocks, address(self._copy), self._copy_bytes, address(rest), size
+        self.is_broken = True
+        # Whoever interrupts this thread waits for the other, which moves all of it.
+        with ThreadPoolExecutor(1) as mover:
+            mover.submit(self._move, data, places, rest, size).result()
+
+    def _move(self, data: NDArray[np.uint8], places: tuple[int, ...], rest: NDArray[np.uint8], size: int) -> None:
+        """Memory of the matrix is given back piece by piece, so that at no time much more is in use than in the end."""
+        packed = self._output.packed
+        old, step = packed.group_bytes, max(1, PIECE // packed.group_bytes)
+
+        def part(groups: tuple[int, int]) -> None:
+            self._kernels.leave_rest(*places, *groups)
+
+        with ThreadPoolExecutor(self._threads) as pool:
+            for first in range(0, packed.groups, step):
+                last = min(first + step, packed.groups)
+                list(pool.map(part, self._shares(first, last)))
+                give_back(data[first * old : last * old])
         tiles = [self._kernels.tile(packed.fmt, SUFFIX + kind) for kind in (ONE, TWO, MANY)]
         rows = np.isin(self._code[:, 0], (tape.OUTPUT, tape.EXACT))
         self._code[rows, 2:7] = [*tiles, address(rest), size]
         self._rest = rest
+        self.is_broken = False

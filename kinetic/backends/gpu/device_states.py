@@ -54,6 +54,10 @@ class DeviceStates(StateStore):
         self._free += range(room - 1, self._room - 1, -1)
         self._arena, self._room = new, room
 
+    def close(self) -> None:
+        """Give back the memory there."""
+        self._arena = None
+
     # ---- on the host
 
     def memory(self, sequence: int) -> U8:

@@ -72,6 +72,7 @@ class Executor:
         self.mixtures = Mixtures(self._launches, self._weights, self._products, nodes, offload)
         self._recurrences = Recurrences(self._launches, self._weights, states)
         self._averages = any(node.op == "average" for node in nodes)
+        self._goes_on = any(node.op == "given" for node in nodes)
         self._steps: dict[str, Callable[[Node, Pass], None]] = {
             op: getattr(self, f"_{op}") for op in OPS if op not in FROM_HOST
         }
@@ -81,8 +82,12 @@ class Executor:
         self._last = [node for node in nodes if node.op != "tap"][-1]
         self._logits: NDArray[np.uint8] = np.zeros(0, np.uint8)
         self._seen: dict[str, F32] = {}
-        for node in nodes:
-            self._prepare(node)
+        try:
+            for node in nodes:
+                self._prepare(node)
+        except BaseException:
+            self.close()
+            raise
 
     def _prepare(self, node: Node) -> None:
         """Copy what a node reads to the device, and build its products: not while an answer is waited for."""
@@ -98,7 +103,10 @@ class Executor:
                 self._weights.vector(node[name])
 
     def close(self) -> None:
+        """Nothing of it can be used any more, and nothing that it had on the device is held on to."""
         self.mixtures.close()
+        self._steps.clear()  # they are this object's own methods
+        self._stretches.clear()
 
     def _own(self, nodes: Sequence[Node]) -> list[Node]:
         """Those whose rows are made here."""
@@ -150,7 +158,7 @@ class Executor:
         arrays = self._attentions.arrays(batch) | self._recurrences.arrays(batch)
         arrays["outputs"] = np.array(batch.outputs, np.int32)
         if self._averages:
-            spans = whole_spans(batch)
+            spans = whole_spans(batch, goes_on=self._goes_on)
             arrays["means"] = np.array([spans[batch.sequences[row]] for row in batch.outputs], np.int32).reshape(-1, 2)
         return arrays
 

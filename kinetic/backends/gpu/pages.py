@@ -11,6 +11,7 @@ from kinetic.backends.base import CHUNK, Attention
 from kinetic.backends.gpu.device import Device, Memory
 from kinetic.backends.gpu.launches import Launches
 from kinetic.backends.pages import U8, PageParts, PageTables, Part
+from kinetic.errors import OutOfMemory
 
 F16 = NDArray[np.float16]
 
@@ -86,7 +87,13 @@ class Pages(PageTables[int]):
         return pages
 
     def _new_page(self) -> int:
-        count = max(2 * self._count, 4)
+        try:
+            self._grow(max(2 * self._count, 4))
+        except OutOfMemory:  # perhaps there is enough for what is needed now
+            self._grow(self._count + 1)
+        return self._free.pop()
+
+    def _grow(self, count: int) -> None:
         for number, layer in self._layers.items():
             new = self._device.memory(count * layer.page_bytes)
             if self._count:
@@ -94,7 +101,10 @@ class Pages(PageTables[int]):
             self._memory[number] = new
         self._free += range(count - 1, self._count - 1, -1)
         self._count = count
-        return self._free.pop()
+
+    def close(self) -> None:
+        """Give back the memory of all pages."""
+        self._memory.clear()
 
     def _copy_page(self, source: int, target: int, count: int) -> None:
         """All of it: what lies behind the first ``count`` positions is written before it is read."""

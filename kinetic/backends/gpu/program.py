@@ -44,6 +44,7 @@ class GpuProgram(Sequences[Pages]):
         stored = tuple({spec.layer: spec for spec in layers}.values())
         pages, kept = Pages(device, stored), DeviceStates(device, states)
         super().__init__(stored, pages, kept)
+        self._kept = kept
         self._is_whole = needs_whole(layers, nodes)
         products = {weight.name for weight in matrices(nodes)}
         for table in {node["table"].name: node["table"] for node in nodes if node.op in TABLES}.values():
@@ -59,10 +60,10 @@ class GpuProgram(Sequences[Pages]):
         if self._executor is None:
             raise KineticError("this program is closed", name="CLOSED")
         check_given(self._given, batch, given)
+        if self._is_whole:
+            whole_spans(batch, goes_on=self._given > 0)
         ends = self._states.begin(batch)
         logits, self._seen = [], []
-        if self._is_whole:
-            whole_spans(batch)
         for part in [batch] if self._is_whole else split(batch, CAPACITY):
             rows = len(part.tokens)
             found, seen = self._executor.run(part, None if given is None else given[:rows])
@@ -92,10 +93,14 @@ class GpuProgram(Sequences[Pages]):
 
     def close(self) -> None:
         """Its memory is given back, the device can be used on."""
-        self._device.finish()
-        if self._executor is not None:
-            self._executor.close()
-        self._executor = None
+        executor, self._executor = self._executor, None
+        try:
+            self._device.finish()
+        finally:
+            if executor is not None:
+                executor.close()
+                self._pages.close()
+                self._kept.close()
 
 
 def require_kernels(device: Device, nodes: Sequence[Node]) -> None:

@@ -10,7 +10,7 @@ from kinetic.backends.base import CHUNK, Attention, State, Weight
 from kinetic.backends.cuts import TABLES, weights_of
 from kinetic.backends.gpu.weights import matrix_bytes
 from kinetic.backends.graph import Node, matrices
-from kinetic.backends.whole import needs_whole
+from kinetic.backends.whole import MOST_TOGETHER, needs_whole
 
 ROWS = 256
 """Rows of a pass, as ``program.CAPACITY``."""
@@ -25,6 +25,8 @@ SHARE = 0.95
 def needed(nodes: Sequence[Node], layers: Sequence[Attention], states: Sequence[State], context: int) -> int:
     """Bytes of weights, of keys and values of ``context`` positions, of states, and of a pass."""
     rows = max(ROWS, context) if needs_whole(layers, nodes) else ROWS
+    if needs_whole(layers, nodes):
+        context = max(context, MOST_TOGETHER * CHUNK)
     return weight_bytes(nodes) + cache_bytes(layers, context) + pass_bytes(nodes, rows) + _state_bytes(states)
 
 

@@ -40,8 +40,8 @@ MOST_SIBLINGS = 64
 WAITING = 8
 """Blocks that wait to be written; whoever has more waits, too."""
 
-LEAST_URGENT = 19
-"""The lowest priority that Linux knows but for idle ones."""
+LEAST_URGENT = 10
+"""Of Linux' priorities, where 19 is the lowest: others come first, and whoever waits for a file still gets it."""
 
 END_OF_CHAIN, END = "end of chain", "end"
 """What waits between blocks, and after the last."""
