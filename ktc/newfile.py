@@ -91,14 +91,17 @@ class NewFile:
     def __enter__(self) -> Self:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
         try:
-            self._handle = os.open(self.path, flags, 0o666)
-        except (OSError, ValueError) as error:
-            raise self._unwritable(error) from None
+            try:
+                self._handle = os.open(self.path, flags, 0o666)
+            except (OSError, ValueError) as error:
+                raise self._unwritable(error) from None
+            _lock(self._handle)
+            self._remove_leftovers()
+        except FileProblem:
+            raise
         except BaseException:  # Ctrl-C as the file appears
             self._remove()
             raise
-        _lock(self._handle)
-        self._remove_leftovers()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

@@ -155,8 +155,7 @@ class CpuProgram(Sequences[Pages]):
             yield
             return
         # The first token of an answer, behind a prompt, is not the one to wait for a copy.
-        is_due = len(batch.tokens) == 1 or self._shortlist.is_made
-        self._program[tape.BEST] = chosen = self._shortlist.begin(best) if is_due else 0
+        self._program[tape.BEST] = chosen = self._shortlist.begin(best, can_wait=len(batch.tokens) == 1)
         try:
             yield
         finally:

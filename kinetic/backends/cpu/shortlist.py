@@ -89,23 +89,21 @@ class Shortlist:
         self.is_broken = False
         """Whether the matrix was lost on its way to halves. Then nothing may be computed any more."""
 
-    def begin(self, best: int) -> int:
-        """How many of the best logits the next pass shall tell apart; 0: all logits, as always."""
+    def begin(self, best: int, *, can_wait: bool = True) -> int:
+        """How many of the best logits the next pass shall tell apart; 0: all logits, as always. A copy is made where
+        the pass ``can_wait`` for it."""
         if not 0 < best <= MOST or self._is_impossible:
             return 0
         if self._paused:
             self._paused -= 1
             return 0
         if self._copy is None:
+            if not can_wait:
+                return 0
             self._missed += 1
             if self._missed <= AFTER or not self._make():
                 return 0
         return best
-
-    @property
-    def is_made(self) -> bool:
-        """Whether the copy is there."""
-        return self._copy is not None
 
     def end(self) -> None:
         """After a pass: how many groups were left."""
