@@ -172,8 +172,6 @@ class CudaDevice:
                 finally:
                     self._is_recording = False
                     graph = self._stream.end_capture()
-        except OutOfMemory:
-            raise
         except Exception:  # what is wrong shows when it is done without; a capture that broke off is over
             return None
         return graph

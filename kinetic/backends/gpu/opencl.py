@@ -229,8 +229,6 @@ class Device:
         self._recording = recording
         try:
             work()
-        except OutOfMemory:
-            raise
         except Exception:  # what is wrong shows when it is done without
             return None
         finally:
