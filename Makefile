@@ -33,7 +33,7 @@ PYTEST := $(BIN)/python -m pytest
 # Tests run in several processes, at most four: more of them only take memory. Those of a file share what they make, so
 # they stay together; slow ones make little and are spread evenly.
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n > 4 ? 4 : n)))
-PARALLEL := -n $(WORKERS) --dist
+PARALLEL := -n $(WORKERS) --durations=15 --dist
 
 .PHONY: help demo test test-full check audit gate conformance vectors golden bench clean
 
