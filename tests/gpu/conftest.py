@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from kinetic import models
+from kinetic.backends import open_backend
 from kinetic.errors import UsageError
+from kinetic.loader import open_model_file
 from tests.conftest import absent
+from tests.support.backends import compile_all
+from tests.support.whole_models import WRITERS
 
 
 @pytest.fixture(scope="session")
@@ -35,3 +40,24 @@ def device(opencl, opencl_device):
     from tests.support.watched_device import Watched
 
     return Watched(opencl_device)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def file(folder, request):
+    """A tiny model by its name, for tests that take it as a parameter."""
+    compile_all(open_backend("cpu").isa)
+    path = folder / f"{request.param}.gguf"
+    with open_model_file(path if path.exists() else WRITERS[request.param](path)) as found:
+        yield found
+
+
+@pytest.fixture
+def family(folder, request):
+    path = WRITERS[request.param](folder / f"{request.param}.gguf")
+    with open_model_file(path) as file:
+        yield models.build(file.gguf, file.weights)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kinetic import models
 from kinetic.api import Model
 from kinetic.api.verify import Checker
 from kinetic.backends import open_backend
@@ -18,6 +17,7 @@ from kinetic.loader import open_model_file
 from kinetic.types import Batch
 from tests.support.backends import assert_same, compile_all
 from tests.support.blocks import integers
+from tests.support.split_models import load, rows
 from tests.support.tiny_encoders import write_tiny_encoder
 from tests.support.whole_models import WRITERS
 
@@ -25,27 +25,6 @@ FAMILIES = ("llama", "floats", "gemma3", "qwen2", "phi3", "qwen3moe", "gpt-oss",
 RECURRENT = ("lfm2", "nemotron_h", "qwen35")
 LENGTH, END = 80, 262
 """Past windows of 64 keys; then, by a jump that leaves positions out, past the first chunk of keys."""
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("models")
-
-
-@pytest.fixture
-def family(folder, request):
-    path = WRITERS[request.param](folder / f"{request.param}.gguf")
-    with open_model_file(path) as file:
-        yield models.build(file.gguf, file.weights)
-
-
-def rows(tokens, start: int, sequence: int = 0, wanted: bool = True) -> Batch:
-    count = len(tokens)
-    return Batch(tuple(tokens), tuple(range(start, start + count)), (sequence,) * count, tuple(range(count)) * wanted)
-
-
-def load(backend, family):
-    return backend.load(family.forward, family.attention, None, None, family.states)
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, *RECURRENT], indirect=True)

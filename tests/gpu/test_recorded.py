@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from kinetic import models
 from kinetic.backends import open_backend
 from kinetic.backends.gpu import GpuBackend
 from kinetic.backends.gpu import recordings as recordings_module
@@ -19,35 +18,13 @@ from kinetic.backends.gpu.inputs import Inputs, Layout
 from kinetic.backends.gpu.recordings import Recordings, Stretch
 from kinetic.backends.reference import ReferenceBackend
 from kinetic.errors import KineticError, OutOfMemory
-from kinetic.loader import open_model_file
 from kinetic.types import Batch
 from tests.support.backends import assert_same, inputs
 from tests.support.blocks import integers
-from tests.support.whole_models import WRITERS
+from tests.support.split_models import load, rows
 
 BORDER = 256
 """Positions of a chunk of keys."""
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("models")
-
-
-@pytest.fixture
-def family(folder, request):
-    path = WRITERS[request.param](folder / f"{request.param}.gguf")
-    with open_model_file(path) as file:
-        yield models.build(file.gguf, file.weights)
-
-
-def rows(tokens, start: int, sequence: int = 0, wanted: bool = True) -> Batch:
-    count = len(tokens)
-    return Batch(tuple(tokens), tuple(range(start, start + count)), (sequence,) * count, tuple(range(count)) * wanted)
-
-
-def load(backend, family):
-    return backend.load(family.forward, family.attention, None, None, family.states)
 
 
 def recordings(program):

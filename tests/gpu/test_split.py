@@ -16,28 +16,14 @@ from kinetic.engine import EmbeddingEngine, Engine
 from kinetic.errors import KineticError, OutOfMemory
 from kinetic.loader import open_model_file
 from kinetic.types import Batch, Request, Sampling
-from tests.support.backends import assert_same, compile_all
+from tests.support.backends import assert_same
 from tests.support.blocks import integers
 from tests.support.split_models import LENGTH, OnReference, beside_cpu, load, rows, some_tokens
 from tests.support.tiny_encoders import write_tiny_encoder
-from tests.support.whole_models import WRITERS
 
 FAMILIES = ("llama", "floats", "gemma3", "gemma4", "qwen3moe", "gpt-oss", "deepseek2", "lfm2", "nemotron_h", "qwen35")
 SEVERAL = ("llama", "gemma4", "lfm2", "nemotron_h", "qwen35")
 """Keys alone, keys of other layers, states between layers of keys, layers with nothing of their own, large states."""
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("models")
-
-
-@pytest.fixture(scope="module")
-def file(folder, request):
-    compile_all(open_backend("cpu").isa)
-    path = folder / f"{request.param}.gguf"
-    with open_model_file(path if path.exists() else WRITERS[request.param](path)) as found:
-        yield found
 
 
 @pytest.fixture

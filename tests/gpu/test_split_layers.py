@@ -21,23 +21,9 @@ from kinetic.backends.gpu import program as program_module
 from kinetic.backends.graph import trace
 from kinetic.backends.split import SplitProgram
 from kinetic.errors import OutOfMemory
-from kinetic.loader import open_model_file
-from tests.support.backends import assert_same, compile_all
+from tests.support.backends import assert_same
 from tests.support.split_models import OnReference, beside_cpu, load, rows, some_tokens
 from tests.support.whole_models import WRITERS
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("models")
-
-
-@pytest.fixture(scope="module")
-def file(folder, request):
-    compile_all(open_backend("cpu").isa)
-    path = folder / f"{request.param}.gguf"
-    with open_model_file(path if path.exists() else WRITERS[request.param](path)) as found:
-        yield found
 
 
 @pytest.fixture
